@@ -1,0 +1,30 @@
+"""Where time comes from: injected, so that tests move it by hand."""
+
+import time
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock"]
+
+
+class Clock(Protocol):
+    """Two readings of time, both in seconds."""
+
+    def monotonic(self) -> float:
+        """Return a reading that never jumps; only differences mean anything."""
+        ...
+
+    def time(self) -> float:
+        """Return the wall clock, in seconds since the epoch."""
+        ...
+
+
+def _boot_time() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    # A laptop that slept has let its leases run out: only the boot clock counts sleep.
+    monotonic = staticmethod(_boot_time if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+    time = staticmethod(time.time)

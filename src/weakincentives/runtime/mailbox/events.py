@@ -1,0 +1,90 @@
+"""What mailboxes tell a Dispatcher: small frozen facts, after they have become true."""
+
+from dataclasses import dataclass
+
+__all__ = [
+    "LeaseExtended",
+    "LeaseLost",
+    "LeasesExpired",
+    "MailboxEvent",
+    "MessageAcknowledged",
+    "MessageNacked",
+    "MessageReceived",
+    "MessageReplied",
+    "MessageSent",
+    "MessagesDropped",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxEvent:
+    """Something happened in the mailbox of this name."""
+
+    mailbox: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSent(MailboxEvent):
+    """A message was stored."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived(MailboxEvent):
+    """A message was leased to a consumer here."""
+
+    message_id: str
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReplied(MailboxEvent):
+    """A reply to a message was stored or sent."""
+
+    message_id: str
+    reply_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAcknowledged(MailboxEvent):
+    """A message was finished and removed."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageNacked(MailboxEvent):
+    """A message was given back."""
+
+    message_id: str
+    visibility_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExtended(MailboxEvent):
+    """A lease was prolonged."""
+
+    message_id: str
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(MailboxEvent):
+    """A settlement was refused because the lease had ended."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesExpired(MailboxEvent):
+    """Leases were found to have run out; their messages are visible again."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDropped(MailboxEvent):
+    """Messages older than the mailbox keeps them were removed unread."""
+
+    count: int

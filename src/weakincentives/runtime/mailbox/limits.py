@@ -1,0 +1,98 @@
+"""What a backend accepts, and the checks that say so before anything happens."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from .errors import InvalidParameterError
+
+__all__ = ["Capabilities", "Limits", "check_name", "check_positive"]
+
+TEN_YEARS = 10 * 365 * 86_400.0
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest values a backend accepts; times in seconds, sizes in bytes."""
+
+    max_delay: float = TEN_YEARS
+    max_visibility: float = TEN_YEARS
+    max_wait: float = TEN_YEARS
+    max_batch: int = 1000
+    max_bytes: int = 1024 * 1024
+    fractions: bool = True
+
+    def delay(self, value: object) -> float:
+        """Check ``delay_seconds``."""
+        return self._seconds("delay_seconds", value, self.max_delay)
+
+    def visibility(self, value: object, name: str = "visibility_timeout") -> float:
+        """Check the length of a lease."""
+        return self._seconds(name, value, self.max_visibility)
+
+    def wait(self, value: object) -> float:
+        """Check ``wait_time_seconds``."""
+        return self._seconds("wait_time_seconds", value, self.max_wait)
+
+    def batch(self, value: object, name: str = "max_messages") -> int:
+        """Check the size of a batch."""
+        if type(value) is not int or not 1 <= value <= self.max_batch:
+            raise InvalidParameterError(
+                f"{name} must be a whole number from 1 to {self.max_batch}, not {value!r}"
+            )
+        return value
+
+    def _seconds(self, name: str, value: object, limit: float) -> float:
+        # The common case first: this runs on every call.
+        if (type(value) is int or (type(value) is float and self.fractions)) and (
+            0 <= value <= limit
+        ):
+            return value
+        kind = "a number of seconds" if self.fractions else "a whole number of seconds"
+        raise InvalidParameterError(f"{name} must be {kind} from 0 to {limit:g}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do; the contract suite tests each as declared."""
+
+    ordered: bool = True
+    """First deliveries come in the order of sending."""
+    idempotent_send: bool = True
+    """A repeated ``message_id`` is the same message."""
+    atomic_batches: bool = True
+    """``send_batch`` is all or nothing."""
+    fenced: bool = True
+    """A handle whose lease ran out is refused by the backend's own clock."""
+    nack_counts: bool = True
+    """``Message.nack_count`` is kept."""
+    delays: bool = True
+    """A single message may be delayed."""
+    peeks: bool = True
+    """``peek()`` and leasing by id work."""
+    exact_counts: bool = True
+    """``approximate_count()`` and ``stats()`` are exact."""
+
+
+def check_name(value: object, name: str = "name") -> str:
+    """Check the name of a queue before it reaches a key, a path or a URL."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise InvalidParameterError(
+            f"{name} must be 1 to 80 characters of A-Z a-z 0-9 _ . : -, not {value!r:.100}"
+        )
+    return value
+
+
+def check_positive(name: str, value: object, limit: float = TEN_YEARS) -> float:
+    """Check a span of time that must be more than nothing."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 < value <= limit
+    ):
+        raise InvalidParameterError(
+            f"{name} must be a number of seconds above 0 and up to {limit:g}, not {value!r}"
+        )
+    return value

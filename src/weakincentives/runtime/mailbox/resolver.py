@@ -1,0 +1,89 @@
+"""From the name of a mailbox to the mailbox: where replies go in another process."""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from typing_extensions import TypeVar
+
+from .api import Mailbox
+from .errors import InvalidParameterError, MailboxError, MailboxResolutionError
+
+__all__ = ["CompositeResolver", "MailboxFactory", "MailboxResolver", "RegistryResolver"]
+
+
+R_co = TypeVar("R_co", default=Any, covariant=True)
+
+
+class MailboxResolver(Protocol[R_co]):
+    """Finds the mailbox that a name stands for."""
+
+    def resolve(self, identifier: str) -> Mailbox[Any, None]:
+        """Return the mailbox; raise `MailboxResolutionError` if there is none."""
+        ...
+
+    def resolve_optional(self, identifier: str) -> Mailbox[Any, None] | None:
+        """Return the mailbox, or None."""
+        ...
+
+
+class MailboxFactory(Protocol[R_co]):
+    """Makes the mailbox of a name."""
+
+    def create(self, identifier: str) -> Mailbox[Any, None]:
+        """Return a mailbox of this name."""
+        ...
+
+
+class CompositeResolver:
+    """Looks into a registry first, then asks a factory.
+
+    The name comes from whoever sent the message. ``allow`` says which names the factory may be
+    asked for: names or shell-style patterns; None allows all.
+    """
+
+    def __init__(
+        self,
+        registry: Mapping[str, Mailbox[Any, None]] | None = None,
+        factory: MailboxFactory | None = None,
+        allow: Iterable[str] | None = None,
+    ) -> None:
+        if isinstance(allow, str):
+            raise InvalidParameterError(f"allow must be a list of names, not the text {allow!r}")
+        self._registry = registry if registry is not None else {}
+        self._factory = factory
+        self._allow = None if allow is None else tuple(allow)
+
+    def resolve(self, identifier: str) -> Mailbox[Any, None]:
+        """Return the mailbox; raise `MailboxResolutionError` if there is none."""
+        known = self._registry.get(identifier)
+        if known is not None:
+            return known
+        if self._factory is None:
+            raise MailboxResolutionError(identifier)
+        if self._allow is not None and not any(fnmatchcase(identifier, p) for p in self._allow):
+            raise MailboxResolutionError(
+                identifier, f"replies to {identifier!r} are not allowed here (see allow=)"
+            )
+        try:
+            return self._factory.create(identifier)
+        except MailboxError as error:
+            raise MailboxResolutionError(
+                identifier, f"no mailbox can be made for {identifier!r}: {error}"
+            ) from error
+
+    def resolve_optional(self, identifier: str) -> Mailbox[Any, None] | None:
+        """Return the mailbox, or None."""
+        try:
+            return self.resolve(identifier)
+        except MailboxResolutionError:
+            return None
+
+
+class RegistryResolver(CompositeResolver):
+    """Knows the mailboxes that it was given and no others."""
+
+    def __init__(self, registry: Mapping[str, Mailbox[Any, None]]) -> None:
+        super().__init__(registry)
+
+
