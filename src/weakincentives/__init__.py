@@ -1,3 +1,18 @@
 """Durable, typed mailboxes with SQS semantics for Python, and the loops that serve them."""
 
+from weakincentives.runtime.mailbox.backend import Backend
+
+__all__ = ["Backend", "__version__", "connect"]
+
 __version__ = "0.1.0"
+
+
+def connect(url: str) -> Backend:
+    """Open the place where messages live; changing the URL is all it takes to move.
+
+    ``memory://`` for tests, ``sqlite:///file.db`` (durable, several processes, no server),
+    ``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``, ``sqs://region``.
+    """
+    from weakincentives.contrib.mailbox import urls
+
+    return urls.connect(url)
