@@ -57,7 +57,8 @@ class Message(Generic[T, R]):
     """
 
     _state: State = "held"
-    _replied = False
+    replied = False
+    """Whether a waiting caller got its reply through this delivery."""
     _body: Any = UNREAD
 
     def __init__(
@@ -195,16 +196,23 @@ class Message(Generic[T, R]):
         )
 
     def _acknowledge(self) -> Flow[bool]:
-        if self._state == "acknowledged" and self._replied:
+        if self._state == "acknowledged" and self.replied:
             return True
         self._check_held()
-        if self.envelope.reply_id is not None and not self._replied:
-            channel = self._owner.reply_channel(self.envelope.reply_id)
-            if (yield from channel.open_flow()):
-                raise ReplyExpectedError
+        yield from self.reply_due()
         (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
         self.settled("acknowledged", done)
         return True
+
+    def reply_due(self) -> Flow[None]:
+        """Raise if a caller still waits for a reply to this message."""
+        if self.envelope.reply_id is not None and not self.replied:
+            channel = self._owner.reply_channel(self.envelope.reply_id)
+            if (yield from channel.open_flow()):
+                raise ReplyExpectedError(
+                    f"{self!r}: its sender waits for a reply; call reply(), "
+                    f"or nack() to let somebody else try"
+                )
 
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
         delay = self._owner.limits.visibility(visibility_timeout)
@@ -222,7 +230,7 @@ class Message(Generic[T, R]):
         return True
 
     def _reply(self, value: R) -> Flow[str]:
-        if self._replied:
+        if self.replied:
             raise ReplyAlreadySentError
         if self.is_finalized:
             raise MessageFinalizedError
@@ -242,7 +250,7 @@ class Message(Generic[T, R]):
             yield from channel.resolve_flow(value)
             (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
             self.settled("acknowledged", done)
-        self._replied = True
+        self.replied = True
         self._owner.publish(MessageReplied, self.id, reply_id)
         return reply_id
 

@@ -69,16 +69,17 @@ def acknowledge_batch(
     box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
 ) -> Flow[list[bool]]:
     """Acknowledge in one step; False where the lease had ended."""
+    for message in messages:
+        yield from message.reply_due()
     held = [message for message in messages if not message.is_finalized]
     answers: Sequence[bool] = ()
     if held:
         handles = [message.receipt_handle for message in held]
         answers = yield box.step(box.store.acknowledge, handles)
-    done = {
-        message.receipt_handle: _acknowledged(message, ok)
-        for message, ok in zip(held, answers, strict=True)
-    }
-    return [done.get(message.receipt_handle, False) for message in messages]
+    for message, ok in zip(held, answers, strict=True):
+        _acknowledged(message, ok)
+    done = {message.receipt_handle for message, ok in zip(held, answers, strict=True) if ok}
+    return [message.replied or message.receipt_handle in done for message in messages]
 
 
 def _listen(
@@ -150,9 +151,8 @@ def _report(box: "StoreMailbox[Any, Any]", leases: Leases) -> None:
         box.publish(MessagesDropped, leases.dropped)
 
 
-def _acknowledged(message: Message[Any, Any], ok: bool) -> bool:
+def _acknowledged(message: Message[Any, Any], ok: bool) -> None:
     try:
         message.settled("acknowledged", ok)
     except ReceiptHandleExpiredError:
-        return False
-    return True
+        pass  # a batch answers for each message instead
