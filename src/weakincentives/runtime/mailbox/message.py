@@ -134,6 +134,16 @@ class Message(Generic[T, R]):
         return None if reply_id is None else self._owner.reply_channel(reply_id)
 
     @property
+    def mailbox_name(self) -> str:
+        """The name of the mailbox it was received from."""
+        return self._owner.name
+
+    @property
+    def answered(self) -> bool:
+        """Whether a reply to a waiting caller has acknowledged it."""
+        return self._replied
+
+    @property
     def is_finalized(self) -> bool:
         """Whether the message was acknowledged or given back."""
         return self._state in ("acknowledged", "nacked")
