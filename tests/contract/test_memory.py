@@ -1,36 +1,92 @@
-"""The in-memory backend, in each of the ways in which a backend can take its steps."""
+"""The in-memory backend, and the typed face over each way in which a store can take its steps."""
 
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
+from tests.contract.shelf import AwaitedReplies, AwaitedStore, BlockingReplies, BlockingStore, Shelf
 from weakincentives.contrib.mailbox.contract import MailboxContract, ReplyStoreContract
+from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox import InMemoryMailbox, InMemoryReplyStore
+from weakincentives.runtime.mailbox.replies import StoredReplies
 
 
 class TestInMemory(MailboxContract):
+    serialize: ClassVar[bool] = False
+
     def make_mailbox(self, name: str, **options: Any) -> InMemoryMailbox[Any, Any]:
-        return InMemoryMailbox(name, **options)
+        return InMemoryMailbox(name, serialize=self.serialize, **options)
 
     def open_again(self, mailbox: Any, **options: Any) -> InMemoryMailbox[Any, Any]:
-        return on_the_same_queue(mailbox, InMemoryMailbox(mailbox.name, **options))
+        # Memory is not shared by name: hand the queue and the replies over.
+        second = self.make_mailbox(mailbox.name, **options)
+        second.store = mailbox.store
+        second._reply_table = mailbox._reply_table
+        return second
 
 
-class TestInMemorySerialized(MailboxContract):
-    def make_mailbox(self, name: str, **options: Any) -> InMemoryMailbox[Any, Any]:
-        return InMemoryMailbox(name, serialize=True, **options)
+class TestInMemorySerialized(TestInMemory):
+    serialize = True
 
-    def open_again(self, mailbox: Any, **options: Any) -> InMemoryMailbox[Any, Any]:
-        return on_the_same_queue(mailbox, InMemoryMailbox(mailbox.name, serialize=True, **options))
+
+class TestBytes(MailboxContract):
+    """Payloads are bytes and names are resolved, as on a server; time is a fake."""
+
+    fake_clock = True
+    moment = 1
+    model_examples = 100
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(clock=FakeClock())
+
+    def make_mailbox(self, name: str, **options: Any) -> Any:
+        return self.shelf.mailbox(name, **options)
+
+    def elapse(self, seconds: float) -> None:
+        self.shelf.advance(seconds)
+
+
+class TestBlocking(TestBytes):
+    """Steps that an event loop must not take itself."""
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(BlockingStore, BlockingReplies, FakeClock())
+
+
+class TestAwaited(TestBytes):
+    """Steps that are awaited: there is no blocking face."""
+
+    faces = ("async",)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(AwaitedStore, AwaitedReplies, FakeClock())
 
 
 class TestInMemoryReplyStore(ReplyStoreContract):
-    def make_reply_store(self) -> InMemoryReplyStore[Any]:
+    def make_reply_store(self) -> Any:
         return InMemoryReplyStore()
 
 
-def on_the_same_queue(
-    first: InMemoryMailbox[Any, Any], second: InMemoryMailbox[Any, Any]
-) -> InMemoryMailbox[Any, Any]:
-    """Memory is not shared by name: hand the queue and the replies over."""
-    second.store = first.store
-    second._reply_table = first._reply_table
-    return second
+class TestBytesReplyStore(ReplyStoreContract):
+    fake_clock = True
+    moment = 1
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(clock=FakeClock())
+
+    def make_reply_store(self) -> Any:
+        return StoredReplies(self.shelf.table)
+
+    def elapse(self, seconds: float) -> None:
+        self.shelf.advance(seconds)
+
+
+class TestAwaitedReplyStore(TestBytesReplyStore):
+    faces = ("async",)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(AwaitedStore, AwaitedReplies, FakeClock())

@@ -180,7 +180,7 @@ class Contents(Harness):
         assert box.peek() == []
 
     def test_messages_older_than_the_retention_are_dropped(self) -> None:
-        box = self.mailbox(default_ttl=self.moment * 4)
+        box = self.mailbox(default_ttl=self.moment * 3)
         self.fill(box, "old", "old and nacked")
         first, second = self.take(box, 2)
         second.nack()
@@ -193,7 +193,7 @@ class Contents(Harness):
         assert box.approximate_count() == 1
 
     def test_a_lease_outlives_the_retention(self) -> None:
-        box = self.mailbox(default_ttl=self.moment * 4)
+        box = self.mailbox(default_ttl=self.moment * 3)
         box.send("working")
         message = self.take_one(box)
         self.elapse(self.moment * 4)

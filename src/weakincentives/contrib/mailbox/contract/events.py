@@ -85,7 +85,7 @@ class Events(Harness):
     def test_dropped_messages(self) -> None:
         box, seen = self.observed(default_ttl=self.moment)
         self.fill(box, 1, 2)
-        self.elapse(self.moment)
+        self.elapse(self.moment * 2)
         assert box.receive() == []
         assert sum(event.count for event in seen if isinstance(event, MessagesDropped)) == 2
 
