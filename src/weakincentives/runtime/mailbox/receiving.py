@@ -40,7 +40,7 @@ def receive(
     if box.closed:
         yield from acknowledge_batch(box, done)
         return []
-    held = _held(box, done) if done else {}
+    held = (yield from _held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
     started = store.clock.monotonic()
     if held:
@@ -68,21 +68,20 @@ def acknowledge_batch(
     box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
 ) -> Flow[list[bool]]:
     """Acknowledge in one step; False where the lease had ended."""
-    held = _held(box, messages)
+    held = yield from _held(box, messages)
     answers: Sequence[bool] = ()
     if held:
         answers = yield box.step(box.store.acknowledge, list(held))
-    done = {
-        message.receipt_handle: _acknowledged(message, ok)
-        for message, ok in zip(held.values(), answers, strict=True)
-    }
-    return [done.get(message.receipt_handle, message.answered) for message in messages]
+    for message, ok in zip(held.values(), answers, strict=True):
+        _acknowledged(message, ok)
+    done = {handle for handle, ok in zip(held, answers, strict=True) if ok}
+    return [message.replied or message.receipt_handle in done for message in messages]
 
 
 def _held(
     box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
-) -> dict[str, Message[Any, Any]]:
-    """Return by handle those that are not settled yet, each once."""
+) -> Flow[dict[str, Message[Any, Any]]]:
+    """Return by handle those that are not settled yet, each once, if all may be acknowledged."""
     if not isinstance(messages, Sequence):
         raise InvalidParameterError(
             f"messages must be a list of received messages, not {messages!r:.100}"
@@ -94,6 +93,7 @@ def _held(
                 f"messages must have been received from {box.name!r}, not be {message!r:.100}"
             )
         if not message.is_finalized:
+            yield from message.reply_due()
             held[message.receipt_handle] = message
     return held
 
@@ -167,9 +167,8 @@ def _report(box: "StoreMailbox[Any, Any]", leases: Leases) -> None:
         box.publish(MessagesDropped, leases.dropped)
 
 
-def _acknowledged(message: Message[Any, Any], ok: bool) -> bool:
+def _acknowledged(message: Message[Any, Any], ok: bool) -> None:
     try:
         message.settled("acknowledged", ok)
     except ReceiptHandleExpiredError:
-        return False
-    return True
+        pass  # a batch answers for each message instead
