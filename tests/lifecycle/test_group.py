@@ -3,9 +3,9 @@ import threading
 import time
 
 import pytest
-
 from tests.support.startstop import Crew, exercise, runnable
 from tests.support.waiting import eventually
+
 from weakincentives.runtime import Heartbeat, LoopGroup
 from weakincentives.runtime.mailbox import InMemoryMailbox, InvalidParameterError
 

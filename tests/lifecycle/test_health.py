@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
-
 from tests.support.startstop import Service, exercise
 from tests.support.waiting import eventually
+
 from weakincentives.runtime import HealthServer, health
 from weakincentives.runtime.probes import Report
 

@@ -99,9 +99,7 @@ def test_a_long_poll_in_progress_counts_for_as_long_as_it_may_wait(heart, clock)
         clock.advance(5 * WITHIN + OVERDUE)
         assert heart.trouble(WITHIN) is None
         clock.advance(5)
-        assert heart.trouble(WITHIN) == (
-            "its look into the mailbox has outlasted its wait by 20 s"
-        )
+        assert heart.trouble(WITHIN) == ("its look into the mailbox has outlasted its wait by 20 s")
     assert heart.trouble(WITHIN) is None
 
 

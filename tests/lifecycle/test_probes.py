@@ -2,6 +2,7 @@ import threading
 import time
 
 from tests.support.waiting import eventually
+
 from weakincentives.runtime import Heartbeat
 from weakincentives.runtime.mailbox import InMemoryMailbox, MailboxConnectionError
 from weakincentives.runtime.probes import DeadLetterDepths, LoopState, liveness, readiness

@@ -4,8 +4,8 @@ import signal
 import threading
 
 import pytest
-
 from tests.support.waiting import eventually
+
 from weakincentives.runtime import ShutdownCoordinator
 from weakincentives.runtime.shutdown import SignalsUnavailableError
 

@@ -1,9 +1,9 @@
 import threading
 
 import pytest
-
 from tests.support.startstop import Service, exercise
 from tests.support.waiting import eventually
+
 from weakincentives.runtime import Heartbeat, Watchdog
 from weakincentives.runtime.mailbox import InvalidParameterError
 from weakincentives.runtime.mailbox.testing import FakeClock
