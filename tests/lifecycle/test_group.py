@@ -371,6 +371,16 @@ def test_a_thread_that_cannot_start_stops_those_that_did(monkeypatch):
     assert not loops[0].running
 
 
+def test_loops_are_told_even_when_no_thread_is_left(crew, monkeypatch):
+    group = run_in(crew, LoopGroup([loop(), loop()]))
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert group.shutdown()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -267,19 +267,23 @@ def test_no_thread_left_for_a_probe(serve, monkeypatch):
 def test_no_file_descriptor_left_is_survived(serve, monkeypatch, caplog):
     monkeypatch.setattr(health, "ACCEPT_RETRY", 0.01)
     server = serve()
-    loop = server._serving._loop
-    accept, failed = loop.sock_accept, threading.Event()
 
-    async def refuse(listener):
-        if not failed.is_set():
-            failed.set()
+    class Exhausted:
+        """The listener, with one accept that fails."""
+
+        def __init__(self, listener):
+            self.fileno, self.close = listener.fileno, listener.close
+            self.real, self.failed = listener, False
+
+        def accept(self):
+            if self.failed:
+                return self.real.accept()
+            self.failed = True
             raise OSError(24, "Too many open files")
-        return await accept(listener)
 
-    monkeypatch.setattr(loop, "sock_accept", refuse)
-    assert get(server.address, LIVE)[0] == 200  # the accept that was under way
+    exhausted = server._serving._listener = Exhausted(server._serving._listener)
     assert get(server.address, LIVE)[0] == 200
-    assert failed.is_set()
+    assert exhausted.failed
     assert "cannot accept" in caplog.text
 
 

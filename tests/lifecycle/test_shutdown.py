@@ -73,6 +73,18 @@ def test_a_slow_and_a_failing_callback_delay_nobody(coordinator, caplog):
         go.set()
 
 
+def test_a_callback_is_called_even_when_no_thread_is_left(coordinator, monkeypatch):
+    told = threading.Event()
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    coordinator.register(told.set)
+    signal.raise_signal(signal.SIGTERM)
+    assert told.wait(10)
+
+
 def test_unregister(coordinator):
     calls, told = [], threading.Event()
     one = lambda: calls.append(1)  # noqa: E731

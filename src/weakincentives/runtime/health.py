@@ -185,7 +185,7 @@ class Serving:
         self._calls = calls
         self._clients: dict[asyncio.Task[None], None] = {}
         self._answers: dict[str, asyncio.Future[Response]] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="health-server", daemon=True)
         self._thread.start()
@@ -204,28 +204,41 @@ class Serving:
             self._loop.close()
 
     async def _serve(self) -> None:
-        accepting = asyncio.create_task(self._accept())
+        self._listen()
         await self._stop.wait()
-        tasks = [accepting, *self._clients]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.remove_reader(self._listener)
+        clients = list(self._clients)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._listener)
-            except OSError as error:
-                # Usually no file descriptor is left: the loops need them more than a probe does.
-                logger.warning("the health server cannot accept: %s", error)
-                await asyncio.sleep(ACCEPT_RETRY)
-                continue
-            if len(self._clients) >= MAX_CLIENTS:
-                next(iter(self._clients)).cancel()
-            client = asyncio.create_task(self._serve_client(connection))
-            self._clients[client] = None
-            client.add_done_callback(partial(self._leave, connection))
-            await asyncio.sleep(ACCEPT_PAUSE)
+    def _listen(self) -> None:
+        if not self._stop.is_set():
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        # By hand, because a sock_accept() that is cancelled may lose the connection it has made.
+        pause = ACCEPT_PAUSE
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # who knocked has gone
+        except OSError as error:
+            # Usually no file descriptor is left: the loops need them more than a probe does.
+            logger.warning("the health server cannot accept: %s", error)
+            pause = ACCEPT_RETRY
+        else:
+            self._welcome(connection)
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(pause, self._listen)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        if len(self._clients) >= MAX_CLIENTS:
+            next(iter(self._clients)).cancel()
+        client = self._loop.create_task(self._serve_client(connection))
+        self._clients[client] = None
+        client.add_done_callback(partial(self._leave, connection))
 
     async def _serve_client(self, connection: socket.socket) -> None:
         try:

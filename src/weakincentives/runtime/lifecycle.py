@@ -245,13 +245,7 @@ class LoopGroup:
         deadline = time.monotonic() + timeout
         # The loops' own deadline lies before ours, for giving back what they did not finish.
         early = timeout - min(1.0, timeout / 10)
-        told = [
-            threading.Thread(target=member.tell, args=(early,), daemon=True)
-            for member in self.members
-            if not member.ended
-        ]
-        for thread in told:
-            thread.start()
+        told = [member.told(early) for member in self.members if not member.ended]
         while not self.drained:
             try:
                 news = self._news.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -259,7 +253,7 @@ class LoopGroup:
                 break
             if isinstance(news, Ended):
                 self._note(news.member)
-        for thread in told:
+        for thread in filter(None, told):
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self.drained:
             names = ", ".join(member.name for member in self.members if not member.ended)

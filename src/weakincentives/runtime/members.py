@@ -80,8 +80,18 @@ class Member:
             self.ended = True
             raise
 
-    def tell(self, timeout: float) -> None:
-        """Tell the loop to stop within so many seconds."""
+    def told(self, timeout: float) -> threading.Thread | None:
+        """Tell the loop to stop within so many seconds; return the thread that waits for it."""
+        thread = threading.Thread(target=self._tell, args=(timeout,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No thread is left: nobody can wait here while the other loops are told.
+            self._tell(0.0)
+            return None
+        return thread
+
+    def _tell(self, timeout: float) -> None:
         try:
             self.loop.shutdown(timeout=timeout)
         except Exception:

@@ -42,7 +42,7 @@ class ShutdownCoordinator:
         self._arrived: SimpleQueue[int | None] = SimpleQueue()
         self._told = threading.Event()
         self._callbacks: list[Callback] = []
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     @classmethod
     def install(
@@ -141,4 +141,7 @@ class ShutdownCoordinator:
             except Exception:
                 logger.exception("a shutdown callback failed: %r", callback)
 
-        threading.Thread(target=call, name="shutdown-callback", daemon=False).start()
+        try:
+            threading.Thread(target=call, name="shutdown-callback", daemon=False).start()
+        except RuntimeError:
+            call()  # no thread is left: late is better than never
