@@ -9,12 +9,12 @@ from weakincentives.serde import Codec, SerdeError, class_name
 
 from .errors import PayloadTooLargeError, SerializationError
 
-__all__ = ["CheckedSealer", "Envelope", "JsonSealer", "ObjectSealer", "Sealer"]
+__all__ = ["CheckedSealer", "Envelope", "JsonSealer", "ObjectSealer", "Sealer", "Unreadable"]
 
 VERSION = 1
 
 
-class Envelope(msgspec.Struct, omit_defaults=True, rename={"body": "b", "type": "t"}):
+class Envelope(msgspec.Struct, omit_defaults=True, gc=False, rename={"body": "b", "type": "t"}):
     """A body and its headers. On the wire: JSON with these short keys, absent where empty."""
 
     body: Any
@@ -30,6 +30,10 @@ class WireEnvelope(Envelope, omit_defaults=True):
 
     body: msgspec.Raw = msgspec.Raw(b"")
     reply_to: str | None = msgspec.field(name="r", default=None)
+
+
+class Unreadable(Envelope, gc=True):
+    """What stands for an envelope where the payload is none; its body is the error."""
 
 
 class Sealer(Protocol):
