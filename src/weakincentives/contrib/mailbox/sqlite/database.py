@@ -131,6 +131,10 @@ class Database:
         """Run one query; inside a transaction of this thread it sees what that has done."""
         if self.in_transaction:
             return self.fetch(sql, arguments)
+        return self.read_committed(sql, arguments)
+
+    def read_committed(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        """Run one query that sees nothing of a transaction in progress, not even of one's own."""
         with self._read_lock:
             reader = self._reader or self._open_reader()
             try:

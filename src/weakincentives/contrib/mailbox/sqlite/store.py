@@ -187,12 +187,13 @@ class SQLiteStore:
         """Keep the file open: it belongs to the database, and settling goes on."""
 
     def _known_queue(self) -> Mapping[str, str] | None:
-        """Find the queue, if it was committed: only then is its number safe to remember."""
-        if self._database.in_transaction:
-            return None
-        rows = self._database.read(QUERIES["find_queue"], (self.name,))
+        """Find the queue. Only what is committed is remembered: the rest may be undone."""
+        rows = self._database.read_committed(QUERIES["find_queue"], (self.name,))
         if rows:
             self._queries = queries_of(rows[0][0])
+        elif self._database.in_transaction:
+            rows = self._database.fetch(QUERIES["find_queue"], (self.name,))
+            return queries_of(rows[0][0]) if rows else None
         return self._queries
 
     def _new_queue(self, connection: apsw.Connection) -> Mapping[str, str]:
