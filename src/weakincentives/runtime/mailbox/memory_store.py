@@ -239,6 +239,8 @@ class InMemoryStore:
         entry.state = GONE
         if self._due[0][2] is entry:  # the common case, and it leaves nothing to clean up
             heapq.heappop(self._due)
+        else:
+            entry.payload = None  # the heap keeps the entry until its lease would have ended
         return True
 
     def _release(self, handle: str, delay: float, now: float) -> bool:
