@@ -12,7 +12,7 @@ from .memory import InMemoryMailbox
 from .memory_replies import InMemoryReplyTable
 from .memory_store import InMemoryStore
 from .replies import StoredReplies
-from .store import Leases, Outgoing, Seen
+from .store import Leases, Outgoing, QueueStats, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
 
@@ -151,6 +151,11 @@ class FaultyStore(InMemoryStore):
         """Remove every message."""
         self._check()
         return super().purge()
+
+    def stats(self) -> QueueStats:
+        """Count the messages."""
+        self._check()
+        return super().stats()
 
     def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait."""
