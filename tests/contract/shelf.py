@@ -158,7 +158,8 @@ class FrugalStore(InMemoryStore):
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
     ) -> Leases:
-        random.shuffle(self._pending)
+        with self._lock:
+            random.shuffle(self._pending)
         return super().lease(min(count, 2), seconds, acknowledge=acknowledge, ids=ids)
 
     def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:

@@ -10,7 +10,7 @@ from typing import Any
 from weakincentives.runtime.mailbox.errors import MailboxFullError, ReceiptHandleExpiredError
 
 from .driver import DEADLINE, background
-from .harness import LONG, Harness
+from .harness import LONG, Harness, async_only
 
 __all__ = ["Concurrency"]
 
@@ -128,9 +128,8 @@ class Concurrency(Harness):
         assert (stats.pending, stats.in_flight, stats.delayed) == (0, 0, 0)
         assert box.receive() == []
 
+    @async_only
     def test_waiting_does_not_stop_others(self) -> None:
-        if self.driver.face == "sync":
-            return  # a thread that waits is its caller's own
         box = self.mailbox()
 
         async def crowd() -> None:
@@ -153,9 +152,8 @@ class Concurrency(Harness):
 
         self.driver.run(crowd())
 
+    @async_only
     def test_a_cancelled_receive_keeps_nothing(self) -> None:
-        if self.driver.face == "sync":
-            return  # nobody can cancel a blocked thread
         box = self.mailbox()
 
         async def cancelled_at(turn: int) -> list[Any]:
@@ -184,9 +182,8 @@ class Concurrency(Harness):
                 assert message.acknowledge() is True
         assert box.receive() == []
 
+    @async_only
     def test_a_cancelled_waiter_passes_its_wake_up_on(self) -> None:
-        if self.driver.face == "sync":
-            return  # nobody can cancel a blocked thread
         box = self.mailbox()
 
         async def one_of_two_gives_up(turn: int) -> list[Any]:
@@ -214,9 +211,8 @@ class Concurrency(Harness):
             assert message.body == turn
             assert self.driver.run(message.acknowledge_async()) is True
 
+    @async_only
     def test_a_cancelled_wait_harms_nobody(self) -> None:
-        if self.driver.face == "sync":
-            return  # nobody can cancel a blocked thread
         box = self.mailbox()
 
         async def cancelled() -> None:

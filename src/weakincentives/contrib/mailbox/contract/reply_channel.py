@@ -1,7 +1,6 @@
 """Replies that one caller waits for: `send_expecting_reply`."""
 
 import time
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from weakincentives.runtime.mailbox.errors import (
     ReplyExpectedError,
     ReplyTimeoutError,
     SerializationError,
-    UnsupportedOperationError,
 )
 
 from .driver import DEADLINE, background
@@ -23,13 +21,6 @@ __all__ = ["ExpectingReply"]
 
 class ExpectingReply(Harness):
     """One request, one reply, whatever happens in between."""
-
-    def ask(self, box: Any, body: Any = "question", reply_timeout: float = LONG) -> Any:
-        """Send and expect a reply, or skip where the backend keeps none."""
-        try:
-            return box.send_expecting_reply(body, reply_timeout=reply_timeout)
-        except UnsupportedOperationError as error:
-            pytest.skip(f"declared: {error}")
 
     def test_the_reply_arrives_and_stays(self) -> None:
         box = self.mailbox()
