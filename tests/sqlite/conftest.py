@@ -1,14 +1,14 @@
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sqlite.clocks import TwoClocks
 
 from weakincentives.contrib.mailbox.sqlite import SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
-
-from .clocks import TwoClocks
 
 
 @pytest.fixture
@@ -33,6 +33,20 @@ def opened(path: Path, clock: TwoClocks) -> Iterator[Callable[..., Database]]:
     yield open_it
     for database in databases:
         database.close()
+
+
+@pytest.fixture
+def open_files() -> Callable[[], int]:
+    """Counts the open files of this process once the wake-up threads have let go of theirs."""
+    directory = Path("/proc/self/fd")
+    if not directory.exists():
+        pytest.skip("counting open files needs /proc")
+
+    def count() -> int:
+        gc.collect()
+        return len(list(directory.iterdir()))
+
+    return count
 
 
 @pytest.fixture

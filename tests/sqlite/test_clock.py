@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 import pytest
+from tests.sqlite.clocks import TwoClocks
 
 from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.contrib.mailbox.sqlite.era import Era, next_era
 from weakincentives.runtime.mailbox.store import Outgoing
-
-from .clocks import TwoClocks
 
 HOUR = 3600.0
 
@@ -72,9 +71,7 @@ def test_a_jump_before_the_reboot_is_not_taken_for_time_that_passed(
     assert rebooted.lease(1, 30).next_due == pytest.approx(50, abs=0.01)
 
 
-def test_replies_go_on_across_a_reboot(
-    opened: Callable[..., Database], clock: TwoClocks
-) -> None:
+def test_replies_go_on_across_a_reboot(opened: Callable[..., Database], clock: TwoClocks) -> None:
     replies = SQLiteReplyStore[int](opened())
     replies.create("a", ttl=300)
     replies.create("b", ttl=30)

@@ -6,13 +6,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sqlite.clocks import TwoClocks
 
 from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.runtime.mailbox import MailboxClosedError, MailboxError, MailboxFullError
 from weakincentives.runtime.mailbox.store import Outgoing
-
-from .clocks import TwoClocks
 
 
 def ids(store: SQLiteStore, count: int = 1000) -> list[str]:
@@ -102,7 +101,19 @@ def test_other_threads_wait_for_a_transaction_and_do_not_join_it(store: SQLiteSt
 
 @pytest.mark.parametrize(
     "handle",
-    ["", "x", "1", "1.", ".1", "1.2.3", "-1.5", "9" * 40 + ".1", "1." + "9" * 19, "1.1; DROP", "١.١"],
+    [
+        "",
+        "x",
+        "1",
+        "1.",
+        ".1",
+        "1.2.3",
+        "-1.5",
+        "9" * 40 + ".1",
+        "1." + "9" * 19,
+        "1.1; DROP",
+        "\u0661.\u0661",
+    ],
 )
 def test_what_is_no_handle_is_refused(store: SQLiteStore, handle: str) -> None:
     store.put((Outgoing("a", b"1"),))
@@ -157,7 +168,12 @@ def test_queues_of_one_file_do_not_mix(opened: Callable[..., Database]) -> None:
         store.put([Outgoing(f"{number}-{n}", b"", n % 2 * 5.0) for n in range(4)])
     for store in stores[1:3]:
         assert store.purge() == 4
-    assert [store.stats()[:3] for store in stores] == [(2, 0, 2), (0,) * 3, (0,) * 3, *[(2, 0, 2)] * 2]
+    assert [store.stats()[:3] for store in stores] == [
+        (2, 0, 2),
+        (0,) * 3,
+        (0,) * 3,
+        *[(2, 0, 2)] * 2,
+    ]
     assert ids(stores[4]) == ["4-0", "4-2"]
 
 
