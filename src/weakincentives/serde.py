@@ -186,6 +186,8 @@ def _to_json(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
     return msgspec.json.decode(value.model_dump_json())
 
 

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
@@ -35,7 +36,7 @@ from .replies import Desk, PendingReply, ReplyChannel, StoredReplies
 from .reply_table import ReplyStore, ReplyTable
 from .resolver import MailboxResolver
 from .store import AsyncStore, Leases, Listener, Outgoing, QueueStats, Seen, Store
-from .waiting import next_pause
+from .waiting import StopSignal, next_pause
 
 __all__ = ["MailboxOptions", "StoreMailbox"]
 
@@ -102,6 +103,11 @@ class StoreMailbox(Generic[T, R]):
     @__orig_class__.setter
     def __orig_class__(self, alias: Any) -> None:
         self._types.told_by(alias)
+
+    @property
+    def body_type(self) -> Any:
+        """The type of bodies, if the mailbox was told one."""
+        return self._types.body
 
     def bind(self, body_type: Any, reply_type: Any) -> None:
         """Declare the types of a mailbox that was told neither; a loop does so with its own."""
@@ -205,12 +211,15 @@ class StoreMailbox(Generic[T, R]):
         max_messages: int = 1,
         visibility_timeout: float = 30,
         wait_time_seconds: float = 0,
+        first: Callable[[], object] | None = None,
+        stop: StopSignal | None = None,
     ) -> list[Message[T, R]]:
         """Acknowledge what is done and receive what is next, in one step.
 
-        A message of ``done`` whose lease had ended is not finalised; the rest are.
+        A message of ``done`` whose lease had ended is not finalised; the rest are. ``first`` is
+        called before, as part of the same step where the backend can; ``stop`` ends the wait.
         """
-        flow = self._receive(done, max_messages, visibility_timeout, wait_time_seconds)
+        flow = self._receive(done, max_messages, visibility_timeout, wait_time_seconds, first, stop)
         return self.run("exchange", flow)
 
     async def exchange_async(
@@ -232,6 +241,10 @@ class StoreMailbox(Generic[T, R]):
     async def acknowledge_batch_async(self, messages: Sequence[Message[T, R]]) -> list[bool]:
         """Do what `acknowledge_batch` does."""
         return await self.run_async(self._acknowledge_batch(messages))
+
+    def extend_batch(self, messages: Sequence[Message[T, R]], timeout: float) -> list[bool]:
+        """Let several leases end ``timeout`` seconds from now; False where they had ended."""
+        return self.run("extend_batch", self._extend_batch(messages, timeout))
 
     def purge(self) -> int:
         """Remove every message and return how many there were."""
@@ -414,12 +427,16 @@ class StoreMailbox(Generic[T, R]):
         max_messages: int,
         visibility_timeout: float,
         wait_time_seconds: float,
+        first: Callable[[], object] | None = None,
+        stop: StopSignal | None = None,
     ) -> Flow[list[Message[T, R]]]:
         limits = self.limits
         count = limits.batch(max_messages)
         seconds = limits.visibility(visibility_timeout)
         wait = limits.wait(wait_time_seconds)
         if self._closed:
+            if first is not None:
+                first()
             if done:
                 yield from self._acknowledge_batch(done)
             return []
@@ -431,22 +448,32 @@ class StoreMailbox(Generic[T, R]):
             look = partial(store.lease, count, seconds, acknowledge=handles)
         else:
             look = partial(store.lease, count, seconds)
-        leases: Leases = yield self._leasing(look, None)
+        with nullcontext() if first is None else store.together():
+            if first is not None:
+                first()
+            leases: Leases = yield self._leasing(look, None)
         if done:
             for message, ok in zip(done, leases.acknowledged, strict=True):
                 _settled(message, ok)
         if leases.messages or not wait:
             return self._messages(leases, started + seconds)
-        return (yield from self._listen(count, seconds, deadline, leases))
+        return (yield from self._listen(count, seconds, deadline, leases, stop))
 
     def _listen(
-        self, count: int, seconds: float, deadline: float, leases: Leases
+        self,
+        count: int,
+        seconds: float,
+        deadline: float,
+        leases: Leases,
+        stop: StopSignal | None,
     ) -> Flow[list[Message[T, R]]]:
         listener: Listener = self.store.listen()
         with self._lock:
             self._listeners.add(listener)
         try:
-            while not self._closed:
+            if stop is not None:
+                stop.add(listener)
+            while not self._closed and not (stop is not None and stop.is_set()):
                 remaining = deadline - time.monotonic()
                 pause = next_pause(remaining, self.store.look_interval, leases.next_due)
                 started = self.store.clock.monotonic()
@@ -461,6 +488,8 @@ class StoreMailbox(Generic[T, R]):
                     break
             return []
         finally:
+            if stop is not None:
+                stop.discard(listener)
             with self._lock:
                 self._listeners.discard(listener)
             listener.close()
@@ -513,9 +542,7 @@ class StoreMailbox(Generic[T, R]):
         if leases.expired:
             self.publish(LeasesExpired, leases.expired)
         if leases.dropped:
-            logger.warning(
-                "%r: dropped %d messages older than it keeps them", self, leases.dropped
-            )
+            logger.warning("%r: dropped %d messages older than it keeps them", self, leases.dropped)
             self.publish(MessagesDropped, leases.dropped)
 
     def _acknowledge_batch(self, messages: Sequence[Message[T, R]]) -> Flow[list[bool]]:
@@ -528,6 +555,16 @@ class StoreMailbox(Generic[T, R]):
             id(message): _settled(message, ok) for message, ok in zip(held, answers, strict=True)
         }
         return [done.get(id(message), False) for message in messages]
+
+    def _extend_batch(self, messages: Sequence[Message[T, R]], timeout: float) -> Flow[list[bool]]:
+        seconds = self.limits.visibility(timeout, "timeout")
+        deadline = self.store.clock.monotonic() + seconds
+        handles = [message.receipt_handle for message in messages]
+        answers: Sequence[bool] = yield self.step(self.store.extend, handles, seconds)
+        return [
+            _recorded(partial(message.extended, deadline, ok, seconds))
+            for message, ok in zip(messages, answers, strict=True)
+        ]
 
     def _stats(self) -> Flow[MailboxStats]:
         stats: QueueStats = yield self.step(self.store.stats)
@@ -542,8 +579,13 @@ class StoreMailbox(Generic[T, R]):
 
 
 def _settled(message: Message[Any, Any], ok: bool) -> bool:
+    return _recorded(partial(message.settled, "acknowledged", ok))
+
+
+def _recorded(record: Callable[[], None]) -> bool:
+    """Let a message record the store's answer; False if it was a refusal."""
     try:
-        message.settled("acknowledged", ok)
+        record()
     except ReceiptHandleExpiredError:
         return False
     return True
@@ -553,15 +595,11 @@ def _checked_attributes(attributes: object) -> Mapping[str, str]:
     if not isinstance(attributes, Mapping) or not all(
         isinstance(key, str) and isinstance(value, str) for key, value in attributes.items()
     ):
-        raise InvalidParameterError(
-            f"attributes must map text to text, not {attributes!r:.100}"
-        )
+        raise InvalidParameterError(f"attributes must map text to text, not {attributes!r:.100}")
     return dict(attributes)
 
 
-def _table_of(
-    reply_store: ReplyStore[Any] | None, store: Store | AsyncStore
-) -> ReplyTable | None:
+def _table_of(reply_store: ReplyStore[Any] | None, store: Store | AsyncStore) -> ReplyTable | None:
     if reply_store is None:
         return None
     table = (
