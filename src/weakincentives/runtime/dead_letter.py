@@ -152,6 +152,6 @@ def _reply_name(message: Any, envelope: Envelope | None) -> str | None:
 
 def _raw(message: Any) -> bytes | None:
     payload = getattr(message, "payload", None)
-    if isinstance(payload, Envelope):
-        payload = payload.body
-    return bytes(payload) if isinstance(payload, bytes | msgspec.Raw) else None
+    if isinstance(payload, Envelope) and isinstance(payload.body, msgspec.Raw):
+        payload = msgspec.json.encode(Envelope(payload.body, payload.type))
+    return payload if isinstance(payload, bytes) else None
