@@ -1,6 +1,7 @@
 """Where time comes from: injected, so that tests move it by hand."""
 
 import time
+from functools import partial
 from typing import Protocol
 
 __all__ = ["Clock", "SystemClock"]
@@ -18,13 +19,13 @@ class Clock(Protocol):
         ...
 
 
-def _boot_time() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class SystemClock:
     """The machine's own clocks."""
 
     # A laptop that slept has let its leases run out: only the boot clock counts sleep.
-    monotonic = staticmethod(_boot_time if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+    monotonic = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic
+    )
     time = staticmethod(time.time)

@@ -2,9 +2,12 @@
 
 import hashlib
 from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from os import urandom
 
 __all__ = ["derived_id", "new_id"]
+
+URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def new_id() -> str:
@@ -13,7 +16,7 @@ def new_id() -> str:
     The system's, not a seeded generator's: two processes forked from one parent, or two machines
     resumed from one snapshot, must not hand out the same ids.
     """
-    return urlsafe_b64encode(urandom(15)).decode("ascii")
+    return b2a_base64(urandom(15), newline=False).translate(URL_SAFE).decode("ascii")
 
 
 def derived_id(*parts: str) -> str:

@@ -1,0 +1,1 @@
+"""Implementations on top of other services."""

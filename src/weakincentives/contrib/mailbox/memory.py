@@ -1,9 +1,7 @@
 """The backend of ``memory://``: queues that live as long as the backend object."""
 
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult
-
-from typing_extensions import Self
 
 from weakincentives.runtime.mailbox import (
     InMemoryMailbox,

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from .limits import Limits
 from .message import Message, Peeked

@@ -1,8 +1,6 @@
 """A place where queues live, reached by a URL."""
 
-from typing import Any, Protocol
-
-from typing_extensions import Self
+from typing import Any, Protocol, Self
 
 from .api import Mailbox
 from .reply_table import ReplyStore

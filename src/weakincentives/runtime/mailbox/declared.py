@@ -6,7 +6,7 @@ from typing import Any
 
 from weakincentives.serde import TypeDeclarationError
 
-from .envelope import Sealer
+from .envelope import Envelope, Sealer
 from .errors import InvalidParameterError
 
 __all__ = ["DeclaredTypes"]
@@ -28,15 +28,7 @@ class DeclaredTypes:
         self.body = body_type if body_type is not None else by_class[0]
         self.reply = reply_type if reply_type is not None else by_class[1]
         self._told = self.body is not None or self.reply is not None
-        self._error: InvalidParameterError | None = None
-        self._sealer = self._make()
-
-    @property
-    def sealer(self) -> Sealer:
-        """How bodies become payloads."""
-        if self._error is not None:
-            raise self._error
-        return self._sealer
+        self.sealer: Sealer = self._make()
 
     def told_by(self, alias: Any) -> None:
         """Take the types from ``Box[Order, Receipt](...)`` where nothing else was said."""
@@ -55,10 +47,10 @@ class DeclaredTypes:
             self.reply = reply_type
         self._told = self.body is not None or self.reply is not None
         try:
-            self._sealer = self._make()
+            self.sealer = self._make()
         except InvalidParameterError as error:
             # typing swallows what is raised while it sets __orig_class__: say it again at use.
-            self._error = error
+            self.sealer = RefusingSealer(error)
             raise
 
     def _make(self) -> Sealer:
@@ -71,6 +63,22 @@ class DeclaredTypes:
     @staticmethod
     def _any_if_untold(declared: Any) -> Any:
         return Any if declared is None or declared is type(None) else declared
+
+
+class RefusingSealer:
+    """Stands where no sealer could be made, and says why at every use."""
+
+    def __init__(self, error: InvalidParameterError) -> None:
+        self._error = error
+
+    def seal(self, envelope: Envelope) -> Any:
+        raise self._error
+
+    def open(self, payload: Any) -> Envelope:
+        raise self._error
+
+    def body(self, envelope: Envelope) -> Any:
+        raise self._error
 
 
 def _class_arguments(cls: type) -> tuple[Any, Any]:

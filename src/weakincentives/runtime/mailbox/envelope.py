@@ -9,12 +9,20 @@ from weakincentives.serde import Codec, SerdeError, class_name
 
 from .errors import PayloadTooLargeError, SerializationError
 
-__all__ = ["CheckedSealer", "Envelope", "JsonSealer", "ObjectSealer", "Sealer", "Verbatim"]
+__all__ = [
+    "CheckedSealer",
+    "Envelope",
+    "JsonSealer",
+    "ObjectSealer",
+    "Sealer",
+    "Unreadable",
+    "Verbatim",
+]
 
 VERSION = 1
 
 
-class Envelope(msgspec.Struct, omit_defaults=True, rename={"body": "b", "type": "t"}):
+class Envelope(msgspec.Struct, omit_defaults=True, gc=False, rename={"body": "b", "type": "t"}):
     """A body and its headers. On the wire: JSON with these short keys, absent where empty."""
 
     body: Any
@@ -37,6 +45,10 @@ class Verbatim(NamedTuple):
 
     body: msgspec.Raw
     type: str | None
+
+
+class Unreadable(Envelope, gc=True):
+    """What stands for an envelope where the payload is none; its body is the error."""
 
 
 class Sealer(Protocol):

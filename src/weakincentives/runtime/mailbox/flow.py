@@ -7,7 +7,7 @@ What a flow does between the steps is the same for both drivers.
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 __all__ = ["Flow", "Look", "Step", "Steps", "drive", "drive_async", "in_executor", "step_of"]
 
@@ -18,11 +18,14 @@ Steps: TypeAlias = Literal["inline", "blocking", "awaited"]
 for I/O, or as something to await."""
 
 
-class Look(NamedTuple):
+class Look:
     """A step in two forms: one blocks its thread, the other does not block the event loop."""
 
-    blocking: Callable[[], Any]
-    awaited: Callable[[], Awaitable[Any]]
+    __slots__ = ("awaited", "blocking")
+
+    def __init__(self, blocking: Callable[[], Any], awaited: Callable[[], Awaitable[Any]]) -> None:
+        self.blocking = blocking
+        self.awaited = awaited
 
     def __call__(self) -> Any:
         return self.blocking()
@@ -39,7 +42,7 @@ def drive(flow: Flow[V]) -> V:
         while True:
             try:
                 result = step()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - handed to the flow, which decides
                 step = flow.throw(error)
             else:
                 step = flow.send(result)
@@ -54,7 +57,7 @@ async def drive_async(flow: Flow[V]) -> V:
         while True:
             try:
                 result = await step.awaited() if isinstance(step, Look) else step()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - handed to the flow, which decides
                 step = flow.throw(error)
             else:
                 step = flow.send(result)

@@ -66,7 +66,7 @@ def check_max_size(value: object) -> int | None:
     """Check ``max_size``."""
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidParameterError(f"max_size must be a whole number above 0, not {value!r}")
-    return value  # type: ignore[return-value]
+    return value
 
 
 class InMemoryMailboxFactory:

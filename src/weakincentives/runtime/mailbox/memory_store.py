@@ -26,30 +26,18 @@ PENDING, LEASED, DELAYED, GONE = "pending", "leased", "delayed", "gone"
 class Entry:
     """A message and where it is."""
 
-    __slots__ = (
-        "deliveries",
-        "due",
-        "enqueued_at",
-        "first_received_at",
-        "handle",
-        "id",
-        "nacks",
-        "payload",
-        "sent",
-        "state",
-    )
+    state = PENDING
+    due = 0.0
+    handle = ""
+    deliveries = 0
+    nacks = 0
+    first_received_at = 0.0
 
-    def __init__(self, id: str, payload: Any, now: float, wall: float) -> None:
+    def __init__(self, id: str, payload: Any, sent: float, enqueued_at: float) -> None:
         self.id = id
         self.payload = payload
-        self.sent = now
-        self.enqueued_at = wall
-        self.first_received_at = 0.0
-        self.deliveries = 0
-        self.nacks = 0
-        self.handle = ""
-        self.state = PENDING
-        self.due = 0.0
+        self.sent = sent
+        self.enqueued_at = enqueued_at
 
 
 class InMemoryStore:
@@ -72,6 +60,8 @@ class InMemoryStore:
         self.look_interval = look_interval
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.bell = Bell()
+        self._now = self.clock.monotonic
+        self._wall = self.clock.time
         self._max_size = max_size
         self._retention = retention
         self._lock = threading.Lock()
@@ -85,7 +75,7 @@ class InMemoryStore:
 
     def put(self, messages: Sequence[Outgoing]) -> None:
         """Add the messages, all or none; known ids are left as they are."""
-        now, wall = self.clock.monotonic(), self.clock.time()
+        now, wall = self._now(), self._wall()
         with self._lock:
             if len(messages) > 1 or messages[0].given:
                 messages = self._unknown(messages, now)
@@ -113,25 +103,33 @@ class InMemoryStore:
         ids: Sequence[str] | None = None,
     ) -> Leases:
         """Acknowledge, then lease up to ``count`` messages, in one step."""
-        now = self.clock.monotonic()
+        now = self._now()
         with self._lock:
-            done = [self._acknowledge(handle, now) for handle in acknowledge]
+            done = [self._acknowledge(handle, now) for handle in acknowledge] if acknowledge else ()
             expired = self._promote(now) if self._due and self._due[0][0] <= now else 0
             taken, dropped = self._next(count, now) if ids is None else (self._take(ids), 0)
-            wall = self.clock.time() if taken else 0.0
-            leased = [self._lease(entry, now + seconds, wall) for entry in taken]
-            next_due = None if leased else self._next_due(now)
-        return Leases(leased, done, next_due, expired, dropped)
+            if not taken:
+                return Leases((), done, self._next_due(now), expired, dropped)
+            until, wall = now + seconds, self._wall()
+            leased = []  # loops rather than comprehensions: those cost a call each in 3.11
+            for entry in taken:
+                leased.append(self._lease(entry, until, wall))
+            if len(self._due) > 128 + 2 * len(self._entries):
+                self._compact()
+        return Leases(leased, done, None, expired, dropped)
 
     def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
         """Remove the messages; False where the lease had ended."""
-        now = self.clock.monotonic()
+        now = self._now()
+        done = []
         with self._lock:
-            return [self._acknowledge(handle, now) for handle in handles]
+            for handle in handles:
+                done.append(self._acknowledge(handle, now))
+        return done
 
     def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
         """Give the messages back, to the end of the queue, visible after ``delay``."""
-        now = self.clock.monotonic()
+        now = self._now()
         with self._lock:
             done = [self._release(handle, delay, now) for handle in handles]
         self.bell.ring(len(done))
@@ -139,7 +137,7 @@ class InMemoryStore:
 
     def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
-        now = self.clock.monotonic()
+        now = self._now()
         with self._lock:
             done = []
             for handle in handles:
@@ -147,6 +145,8 @@ class InMemoryStore:
                 if entry is not None:
                     self._schedule(entry, LEASED, now + seconds)
                 done.append(entry is not None)
+            if len(self._due) > 128 + 2 * len(self._entries):
+                self._compact()
             return done
 
     def purge(self) -> int:
@@ -161,7 +161,7 @@ class InMemoryStore:
 
     def stats(self) -> QueueStats:
         """Count the messages by state."""
-        now = self.clock.monotonic()
+        now = self._now()
         with self._lock:
             self._promote(now)
             pending, in_flight = len(self._pending), len(self._leased)
@@ -171,7 +171,7 @@ class InMemoryStore:
 
     def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait, in the order in which they would be received."""
-        now = self.clock.monotonic()
+        now = self._now()
         with self._lock:
             self._promote(now)
             waiting = itertools.islice(self._pending, offset, offset + limit)
@@ -202,20 +202,27 @@ class InMemoryStore:
         return list(fresh.values())
 
     def _lease(self, entry: Entry, until: float, wall: float) -> Leased:
-        entry.deliveries += 1
-        if entry.deliveries == 1:
+        count = entry.deliveries = entry.deliveries + 1
+        if count == 1:
             entry.first_received_at = wall
-        handle = entry.handle = f"{entry.id}.{next(self._serial)}"
+        serial = next(self._serial)
+        handle = entry.handle = f"{entry.id}.{serial}"
+        entry.state = LEASED
+        entry.due = until
         self._leased[handle] = entry
-        self._schedule(entry, LEASED, until)
-        return Leased(
-            entry.id,
-            handle,
-            entry.payload,
-            entry.deliveries,
-            entry.nacks,
-            entry.enqueued_at,
-            entry.first_received_at,
+        heapq.heappush(self._due, (until, serial, entry))
+        # A named tuple made by way of its constructor costs three times as much.
+        return tuple.__new__(
+            Leased,
+            (
+                entry.id,
+                handle,
+                entry.payload,
+                count,
+                entry.nacks,
+                entry.enqueued_at,
+                entry.first_received_at,
+            ),
         )
 
     def _held(self, handle: str, now: float) -> Entry | None:
@@ -223,11 +230,13 @@ class InMemoryStore:
         return entry if entry is not None and now < entry.due else None
 
     def _acknowledge(self, handle: str, now: float) -> bool:
-        entry = self._held(handle, now)
-        if entry is None:
+        entry = self._leased.get(handle)
+        if entry is None or now >= entry.due:
             return False
         del self._leased[handle], self._entries[entry.id]
         entry.state = GONE
+        if self._due[0][2] is entry:  # the common case, and it leaves nothing to clean up
+            heapq.heappop(self._due)
         return True
 
     def _release(self, handle: str, delay: float, now: float) -> bool:
@@ -244,24 +253,21 @@ class InMemoryStore:
         return True
 
     def _schedule(self, entry: Entry, state: str, due: float) -> None:
-        entry.state, entry.due = state, due
-        heap = self._due
-        heapq.heappush(heap, (due, next(self._serial), entry))
-        if len(heap) > 256 + 2 * len(self._entries):
-            heap[:] = [item for item in heap if self._waits(item)]
-            heapq.heapify(heap)
+        entry.state = state
+        entry.due = due
+        heapq.heappush(self._due, (due, next(self._serial), entry))
 
-    @staticmethod
-    def _waits(item: tuple[float, int, Entry]) -> bool:
-        due, _, entry = item
-        return entry.state in (LEASED, DELAYED) and entry.due == due
+    def _compact(self) -> None:
+        """Drop what has moved on since, before it outgrows what has not."""
+        self._due = [item for item in self._due if _waits(item)]
+        heapq.heapify(self._due)
 
     def _promote(self, now: float) -> int:
         """Make visible what has come due; return how many of it were leases."""
         heap, expired = self._due, 0
         while heap and heap[0][0] <= now:
             item = heapq.heappop(heap)
-            if not self._waits(item):
+            if not _waits(item):
                 continue
             entry = item[2]
             if entry.state == LEASED:
@@ -273,20 +279,18 @@ class InMemoryStore:
 
     def _next_due(self, now: float) -> float | None:
         heap = self._due
-        while heap and not self._waits(heap[0]):
+        while heap and not _waits(heap[0]):
             heapq.heappop(heap)
         return heap[0][0] - now if heap else None
 
     def _next(self, count: int, now: float) -> tuple[list[Entry], int]:
         """Take the next messages, leaving out those older than the retention."""
-        pending = self._pending
-        if self._retention is None:
-            return [pending.popleft() for _ in range(min(count, len(pending)))], 0
+        pending, retention = self._pending, self._retention
         taken: list[Entry] = []
         dropped = 0
         while pending and len(taken) < count:
             entry = pending.popleft()
-            if now - entry.sent > self._retention:
+            if retention is not None and now - entry.sent > retention:
                 entry.state = GONE
                 del self._entries[entry.id]
                 dropped += 1
@@ -300,3 +304,9 @@ class InMemoryStore:
         if taken:
             self._pending = deque(entry for entry in self._pending if entry.id not in wanted)
         return taken
+
+
+def _waits(item: tuple[float, int, Entry]) -> bool:
+    """Whether a scheduled item still stands: its entry has not moved on or been rescheduled."""
+    entry = item[2]
+    return entry.due == item[0] and (entry.state is LEASED or entry.state is DELAYED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from typing_extensions import TypeVar
 
-from .envelope import Envelope
+from .envelope import Envelope, Sealer, Unreadable
 from .errors import (
     MessageFinalizedError,
     NoReplyChannelError,
@@ -41,6 +41,13 @@ def as_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+def read_body(sealer: Sealer, envelope: Envelope) -> Any:
+    """Return the body, or raise what made it unreadable."""
+    if isinstance(envelope, Unreadable):
+        raise envelope.body
+    return sealer.body(envelope)
+
+
 class Message(Generic[T, R]):
     """One delivery of a message, and the lease on it.
 
@@ -49,22 +56,22 @@ class Message(Generic[T, R]):
     over, for then somebody else may hold the message.
     """
 
-    __slots__ = ("_body", "_deadline", "_envelope", "_leased", "_owner", "_replied", "_state")
+    _state: State = "held"
+    replied = False
+    """Whether a waiting caller got its reply through this delivery."""
+    _body: Any = UNREAD
 
     def __init__(
         self,
         owner: "StoreMailbox[T, R]",
         leased: Leased,
-        envelope: Envelope | SerializationError,
+        envelope: Envelope,
         deadline: float,
     ) -> None:
         self._owner = owner
         self._leased = leased
-        self._envelope = envelope
+        self.envelope = envelope
         self._deadline = deadline
-        self._state: State = "held"
-        self._replied = False
-        self._body = UNREAD
 
     @property
     def id(self) -> str:
@@ -100,15 +107,8 @@ class Message(Generic[T, R]):
     def body(self) -> T:
         """What was sent; raises `SerializationError` if it cannot be read as the declared type."""
         if self._body is UNREAD:
-            self._body = self._owner.sealer.body(self.envelope)
+            self._body = read_body(self._owner.sealer, self.envelope)
         return self._body  # type: ignore[no-any-return]
-
-    @property
-    def envelope(self) -> Envelope:
-        """The body's wrapping; raises `SerializationError` if the payload has none."""
-        if isinstance(self._envelope, SerializationError):
-            raise self._envelope
-        return self._envelope
 
     @property
     def payload(self) -> Any:
@@ -118,17 +118,12 @@ class Message(Generic[T, R]):
     @property
     def attributes(self) -> Mapping[str, str]:
         """What the sender attached."""
-        envelope = self._envelope
-        if isinstance(envelope, SerializationError):
-            return NO_ATTRIBUTES
-        return envelope.attributes or NO_ATTRIBUTES
+        return self.envelope.attributes or NO_ATTRIBUTES
 
     @property
     def reply_to(self) -> "Mailbox[R, None] | None":
         """Where the sender wants replies; raises `MailboxResolutionError` if it cannot be found."""
-        envelope = self._envelope
-        if isinstance(envelope, SerializationError) or envelope.reply_to is None:
-            return None
+        envelope = self.envelope
         if isinstance(envelope.reply_to, str):
             envelope.reply_to = self._owner.resolve(envelope.reply_to)
         return envelope.reply_to  # type: ignore[no-any-return]
@@ -136,7 +131,7 @@ class Message(Generic[T, R]):
     @property
     def reply_channel(self) -> "ReplyChannel[R] | None":
         """Where one caller waits for one reply, if the message was sent so."""
-        reply_id = self._reply_id
+        reply_id = self.envelope.reply_id
         return None if reply_id is None else self._owner.reply_channel(reply_id)
 
     @property
@@ -145,35 +140,34 @@ class Message(Generic[T, R]):
         return self._state in ("acknowledged", "nacked")
 
     @property
-    def mailbox(self) -> "StoreMailbox[T, R]":
-        """Where the message was received."""
-        return self._owner
-
-    @property
     def lease_deadline(self) -> float:
         """When the lease ends at the latest, on the mailbox's monotonic clock."""
         return self._deadline
 
     def expects_reply(self) -> bool:
         """Whether a caller waits for a reply to this message."""
-        return self._reply_id is not None
+        return self.envelope.reply_id is not None
 
-    def reply(self, value: R, *, message_id: str | None = None) -> str:
+    def reply(self, value: R) -> str:
         """Reply to the sender and return the reply's id.
 
-        To a ``reply_to`` mailbox, as often as wanted until the message is settled; the same
-        ``message_id`` is the same reply there. To a caller that waits, once; the message is then
-        acknowledged too.
+        To a ``reply_to`` mailbox, as often as wanted until the message is settled. To a caller
+        that waits, once; the message is then acknowledged too.
         """
-        return self._owner.run("reply", self._reply(value, message_id))
+        return self._owner.run("reply", self._reply(value))
 
-    async def reply_async(self, value: R, *, message_id: str | None = None) -> str:
+    async def reply_async(self, value: R) -> str:
         """Do what `reply` does."""
-        return await self._owner.run_async(self._reply(value, message_id))
+        return await self._owner.run_async(self._reply(value))
 
     def acknowledge(self) -> bool:
         """Remove the message from the queue: it is done."""
-        return self._owner.run("acknowledge", self._acknowledge())
+        store = self._owner.store
+        if self._state != "held" or self.envelope.reply_id is not None or store.steps == "awaited":
+            return self._owner.run("acknowledge", self._acknowledge())
+        # Nobody waits for a reply: a single step, and the one that every message takes.
+        self.settled("acknowledged", store.acknowledge((self._leased.handle,))[0])
+        return True
 
     async def acknowledge_async(self) -> bool:
         """Do what `acknowledge` does."""
@@ -201,22 +195,24 @@ class Message(Generic[T, R]):
             f"delivery {self.delivery_count}, {self._state}>"
         )
 
-    @property
-    def _reply_id(self) -> str | None:
-        envelope = self._envelope
-        return None if isinstance(envelope, SerializationError) else envelope.reply_id
-
     def _acknowledge(self) -> Flow[bool]:
-        if self._state == "acknowledged" and self._replied:
+        if self._state == "acknowledged" and self.replied:
             return True
         self._check_held()
-        if self._reply_id is not None and not self._replied:
-            channel = self._owner.reply_channel(self._reply_id)
-            if (yield from channel.open_flow()):
-                raise ReplyExpectedError
+        yield from self.reply_due()
         (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
         self.settled("acknowledged", done)
         return True
+
+    def reply_due(self) -> Flow[None]:
+        """Raise if a caller still waits for a reply to this message."""
+        if self.envelope.reply_id is not None and not self.replied:
+            channel = self._owner.reply_channel(self.envelope.reply_id)
+            if (yield from channel.open_flow()):
+                raise ReplyExpectedError(
+                    f"{self!r}: its sender waits for a reply; call reply(), "
+                    f"or nack() to let somebody else try"
+                )
 
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
         delay = self._owner.limits.visibility(visibility_timeout)
@@ -233,22 +229,19 @@ class Message(Generic[T, R]):
         self.extended(started + seconds, done, seconds)
         return True
 
-    def _reply(self, value: R, message_id: str | None) -> Flow[str]:
-        if self._replied:
+    def _reply(self, value: R) -> Flow[str]:
+        if self.replied:
             raise ReplyAlreadySentError
         if self.is_finalized:
             raise MessageFinalizedError
         if self._state == "lost" or self._owner.store.clock.monotonic() >= self._deadline:
             raise ReceiptHandleExpiredError(f"{self!r}: the lease is over, nothing was replied")
-        reply_id = self._reply_id
+        reply_id = self.envelope.reply_id
         if reply_id is None:
             target = self.reply_to
             if target is None:
                 raise NoReplyChannelError(f"{self!r}: the sender named nowhere to reply to")
-            sent: str = yield Look(
-                partial(target.send, value, message_id=message_id),
-                partial(target.send_async, value, message_id=message_id),
-            )
+            sent: str = yield Look(partial(target.send, value), partial(target.send_async, value))
             self._owner.publish(MessageReplied, self.id, sent)
             return sent
         channel = self._owner.reply_channel(reply_id)
@@ -257,7 +250,7 @@ class Message(Generic[T, R]):
             yield from channel.resolve_flow(value)
             (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
             self.settled("acknowledged", done)
-        self._replied = True
+        self.replied = True
         self._owner.publish(MessageReplied, self.id, reply_id)
         return reply_id
 
@@ -266,6 +259,8 @@ class Message(Generic[T, R]):
         if not done:
             self.lose()
         self._state = state
+        if self._owner.dispatcher is None:
+            return
         if state == "acknowledged":
             self._owner.publish(MessageAcknowledged, self.id)
         else:
@@ -280,10 +275,8 @@ class Message(Generic[T, R]):
 
     def lose(self) -> None:
         """Record that the lease is over, and raise."""
-        # A late extension is refused because the message was settled: that stands.
-        if not self.is_finalized:
-            self._state = "lost"
-            self._owner.publish(LeaseLost, self.id)
+        self._state = "lost"
+        self._owner.publish(LeaseLost, self.id)
         raise ReceiptHandleExpiredError(
             f"{self!r}: its lease has ended, somebody else may have it now"
         )
@@ -331,7 +324,7 @@ class Peeked(Generic[T]):
     def body(self) -> T:
         """What was sent; raises `SerializationError` if it cannot be read as the declared type."""
         sealer = self._owner.sealer
-        return sealer.body(sealer.open(self._seen.payload))  # type: ignore[no-any-return]
+        return read_body(sealer, sealer.open(self._seen.payload))  # type: ignore[no-any-return]
 
     @property
     def attributes(self) -> Mapping[str, str]:

@@ -23,26 +23,30 @@ from .reply_table import ReplyEntry, ReplyRow, ReplyState, ReplyTable
 __all__ = ["PendingReply", "Reply", "ReplyChannel", "StoredReplies"]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
 NOTHING: Any = object()
 DEFAULT_LIMITS = Limits()
 
 
-class Reply(Protocol[T]):
+class Reply(Protocol[T_co]):
     """The caller's handle on a reply that is to come."""
 
-    id: str
+    @property
+    def id(self) -> str:
+        """The reply's own id."""
+        ...
 
-    def wait(self, *, timeout: float | None = None) -> T:
+    def wait(self, *, timeout: float | None = None) -> T_co:
         """Block until the reply is there; None waits until the reply's own expiry."""
         ...
 
-    async def wait_async(self, *, timeout: float | None = None) -> T:
+    async def wait_async(self, *, timeout: float | None = None) -> T_co:
         """Do what `wait` does in an event loop."""
         ...
 
-    def poll(self) -> T | None:
+    def poll(self) -> T_co | None:
         """Return the reply if it is there, else None."""
         ...
 
@@ -71,7 +75,8 @@ class Desk:
 
     def __init__(self, table: ReplyTable, declared: Any = Any) -> None:
         self.table = table
-        self.sealer = sealer_for(table, declared)
+        self.declared = declared
+        self.sealer = sealer_for(table, Any if declared in (None, type(None)) else declared)
 
     def step(self, method: Callable[..., Any], *args: Any) -> Step:
         """Return a call of the table as a step."""
@@ -202,7 +207,7 @@ class PendingReply(Generic[T]):
             if timeout != 0:
                 check_positive("timeout", timeout)
             deadline = min(deadline, time.monotonic() + timeout)
-        if (yield from self._look()):
+        if self._value is not NOTHING:
             return self._value  # type: ignore[no-any-return]
         listener = self._desk.table.listen(self.id)
         try:
@@ -212,7 +217,9 @@ class PendingReply(Generic[T]):
                 if (yield from self._settle(row)):
                     return self._value  # type: ignore[no-any-return]
                 if time.monotonic() >= deadline:
-                    raise ReplyTimeoutError(f"no reply to {self.id} yet; wait() can be called again")
+                    raise ReplyTimeoutError(
+                        f"no reply to {self.id} yet; wait() can be called again"
+                    )
         finally:
             listener.close()
 

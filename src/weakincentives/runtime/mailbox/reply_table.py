@@ -145,5 +145,3 @@ class ReplyStore(Protocol[T]):
     def cleanup_expired(self, *, limit: int = 100) -> int:
         """Remove replies whose time is over and return how many."""
         ...
-
-

@@ -85,5 +85,3 @@ class RegistryResolver(CompositeResolver):
 
     def __init__(self, registry: Mapping[str, Mailbox[Any, None]]) -> None:
         super().__init__(registry)
-
-

@@ -58,6 +58,8 @@ class Leases(NamedTuple):
     """Leases that were found to have run out."""
     dropped: int = 0
     """Messages older than the retention, removed unread."""
+    at: float | None = None
+    """When the leases began at the earliest, on the store's clock; None: when the step began."""
 
 
 class Seen(NamedTuple):

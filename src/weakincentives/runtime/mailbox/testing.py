@@ -195,5 +195,3 @@ class ImmediateReply(Generic[T]):
     def cancel(self) -> bool:
         """Nothing is left to cancel."""
         return False
-
-

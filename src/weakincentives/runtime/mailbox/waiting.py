@@ -131,7 +131,7 @@ class BellListener:
     def lease(self, count: int, seconds: float, wait: float) -> Leases:
         """Wait for the bell, then lease."""
         self._ear.wait(wait)
-        return Leases(()) if self._interrupted else self._store.lease(count, seconds)
+        return Leases(()) if self._interrupted else self._lease(count, seconds)
 
     async def lease_async(self, count: int, seconds: float, wait: float) -> Leases:
         """Wait for the bell in the event loop, then lease."""
@@ -139,8 +139,12 @@ class BellListener:
         if self._interrupted:
             return Leases(())
         if self._store.steps == "inline":
-            return self._store.lease(count, seconds)
-        return await in_executor(partial(self._store.lease, count, seconds))  # type: ignore[no-any-return]
+            return self._lease(count, seconds)
+        return await in_executor(partial(self._lease, count, seconds))  # type: ignore[no-any-return]
+
+    def _lease(self, count: int, seconds: float) -> Leases:
+        at = self._store.clock.monotonic()
+        return self._store.lease(count, seconds)._replace(at=at)
 
     def interrupt(self) -> None:
         """End the wait in progress, and any later one."""

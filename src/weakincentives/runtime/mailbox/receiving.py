@@ -1,0 +1,158 @@
+"""Flows that receive: look, and if there is nothing, listen until there is."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .envelope import Unreadable
+from .errors import ReceiptHandleExpiredError, SerializationError
+from .events import LeasesExpired, MessageReceived, MessagesDropped
+from .flow import Flow, Look, Step
+from .message import Message
+from .store import Leases, Listener
+from .waiting import next_pause
+
+if TYPE_CHECKING:
+    from .typed import StoreMailbox
+
+__all__ = ["acknowledge_batch", "glance", "receive"]
+
+logger = logging.getLogger(__name__)
+
+Received = list[Message[Any, Any]]
+
+
+def receive(
+    box: "StoreMailbox[Any, Any]",
+    done: Sequence[Message[Any, Any]],
+    max_messages: int,
+    visibility_timeout: float,
+    wait_time_seconds: float,
+) -> Flow[Received]:
+    """Acknowledge what is done and lease what is next; wait for the first message if asked to."""
+    limits, store = box.limits, box.store
+    count = limits.batch(max_messages)
+    seconds = limits.visibility(visibility_timeout)
+    wait = limits.wait(wait_time_seconds)
+    if box.closed:
+        if done:
+            yield from acknowledge_batch(box, done)
+        return []
+    deadline = time.monotonic() + wait if wait else 0.0
+    started = store.clock.monotonic()
+    if done:
+        handles = [message.receipt_handle for message in done]
+        look = partial(store.lease, count, seconds, acknowledge=handles)
+    else:
+        look = partial(store.lease, count, seconds)
+    leases: Leases = yield _guarded(box, box.step(look), None)
+    for message, ok in zip(done, leases.acknowledged, strict=True):
+        _acknowledged(message, ok)
+    if wait and not leases.messages:
+        return (yield from _listen(box, count, seconds, deadline, leases))
+    return _messages(box, leases, started + seconds)
+
+
+def glance(box: "StoreMailbox[Any, Any]", max_messages: int, visibility_timeout: float) -> Received:
+    """Lease what is there, in this thread: what `receive` does without waiting, and most often."""
+    store = box.store
+    count = box.limits.batch(max_messages)
+    seconds = box.limits.visibility(visibility_timeout)
+    started = store.clock.monotonic()
+    return _messages(box, store.lease(count, seconds), started + seconds)
+
+
+def acknowledge_batch(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
+) -> Flow[list[bool]]:
+    """Acknowledge in one step; False where the lease had ended."""
+    for message in messages:
+        yield from message.reply_due()
+    held = [message for message in messages if not message.is_finalized]
+    answers: Sequence[bool] = ()
+    if held:
+        handles = [message.receipt_handle for message in held]
+        answers = yield box.step(box.store.acknowledge, handles)
+    for message, ok in zip(held, answers, strict=True):
+        _acknowledged(message, ok)
+    done = {message.receipt_handle for message, ok in zip(held, answers, strict=True) if ok}
+    return [message.replied or message.receipt_handle in done for message in messages]
+
+
+def _listen(
+    box: "StoreMailbox[Any, Any]", count: int, seconds: float, deadline: float, leases: Leases
+) -> Flow[Received]:
+    with box.listening() as listener:
+        while not box.closed:
+            _report(box, leases)
+            remaining = deadline - time.monotonic()
+            pause = next_pause(remaining, box.store.look_interval, leases.next_due)
+            started = box.store.clock.monotonic()
+            look = Look(
+                partial(listener.lease, count, seconds, pause),
+                partial(listener.lease_async, count, seconds, pause),
+            )
+            leases = yield _guarded(box, look, listener)
+            if leases.messages:
+                return _messages(box, leases, (leases.at or started) + seconds)
+            if remaining <= 0:
+                break
+    return []
+
+
+def _guarded(box: "StoreMailbox[Any, Any]", step: Step, listener: Listener | None) -> Step:
+    """Make a look give back what it leased if it is cancelled; only an awaited one can be."""
+    if not isinstance(step, Look):
+        return step
+    return Look(step.blocking, partial(_cancellable, box, step.awaited, listener))
+
+
+async def _cancellable(
+    box: "StoreMailbox[Any, Any]",
+    look: Callable[[], Awaitable[Leases]],
+    listener: Listener | None,
+) -> Leases:
+    task = asyncio.ensure_future(look())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if listener is not None:
+            listener.interrupt()
+        leases = await task
+        if leases.messages:
+            await box.take(box.store.release, [m.handle for m in leases.messages], 0.0)
+        raise
+
+
+def _messages(box: "StoreMailbox[Any, Any]", leases: Leases, deadline: float) -> Received:
+    if leases.expired or leases.dropped:
+        _report(box, leases)
+    sealer = box.types.sealer
+    messages: Received = []
+    for leased in leases.messages:
+        try:
+            envelope = sealer.open(leased.payload)
+        except SerializationError as error:
+            envelope = Unreadable(error)
+        messages.append(Message(box, leased, envelope, deadline))
+        if box.dispatcher is not None:
+            box.publish(MessageReceived, leased.id, leased.delivery_count)
+    return messages
+
+
+def _report(box: "StoreMailbox[Any, Any]", leases: Leases) -> None:
+    if leases.expired:
+        box.publish(LeasesExpired, leases.expired)
+    if leases.dropped:
+        logger.warning("%r: dropped %d messages older than it keeps them", box, leases.dropped)
+        box.publish(MessagesDropped, leases.dropped)
+
+
+def _acknowledged(message: Message[Any, Any], ok: bool) -> None:
+    try:
+        message.settled("acknowledged", ok)
+    except ReceiptHandleExpiredError:
+        pass  # a batch answers for each message instead
