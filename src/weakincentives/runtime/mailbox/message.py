@@ -135,6 +135,11 @@ class Message(Generic[T, R]):
         return None if reply_id is None else self._owner.reply_channel(reply_id)
 
     @property
+    def mailbox_name(self) -> str:
+        """The name of the mailbox it was received from."""
+        return self._owner.name
+
+    @property
     def is_finalized(self) -> bool:
         """Whether the message was acknowledged or given back."""
         return self._state in ("acknowledged", "nacked")
@@ -200,7 +205,7 @@ class Message(Generic[T, R]):
             return True
         self._check_held()
         yield from self.reply_due()
-        (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
+        (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
         self.settled("acknowledged", done)
         return True
 
@@ -217,7 +222,7 @@ class Message(Generic[T, R]):
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
         delay = self._owner.limits.visibility(visibility_timeout)
         self._check_held()
-        (done,) = yield partial(self._owner.store.release, (self._leased.handle,), delay)
+        (done,) = yield self._owner.step(self._owner.store.release, (self._leased.handle,), delay)
         self.settled("nacked", done, delay)
         return True
 
@@ -225,7 +230,7 @@ class Message(Generic[T, R]):
         seconds = self._owner.limits.visibility(timeout, "timeout")
         self._check_held()
         started = self._owner.store.clock.monotonic()
-        (done,) = yield partial(self._owner.store.extend, (self._leased.handle,), seconds)
+        (done,) = yield self._owner.step(self._owner.store.extend, (self._leased.handle,), seconds)
         self.extended(started + seconds, done, seconds)
         return True
 
@@ -248,7 +253,7 @@ class Message(Generic[T, R]):
         with self._owner.store.together():
             # False means that the first value stands, or nobody waits any more: done either way.
             yield from channel.resolve_flow(value)
-            (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
+            (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
             self.settled("acknowledged", done)
         self.replied = True
         self._owner.publish(MessageReplied, self.id, reply_id)

@@ -244,6 +244,8 @@ class StoreMailbox(Generic[T, R]):
 
     def approximate_count(self) -> int:
         """Count all messages: pending, leased and delayed."""
+        if self._awaited:
+            raise self.only_async("approximate_count")
         return self.stats().total
 
     async def approximate_count_async(self) -> int:
