@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.ids import derived_id
 from weakincentives.runtime.mailbox import SerializationError
-from weakincentives.runtime.mailbox.envelope import Envelope, ObjectSealer
+from weakincentives.runtime.mailbox.envelope import Envelope, ObjectSealer, Unreadable
 
 from .evidence import described, error_type, stack_of, worker_name
 
@@ -121,11 +121,9 @@ def _loose_request_id(raw: msgspec.Raw) -> object:
 
 
 def _envelope(message: Any) -> Envelope | None:
-    try:
-        envelope = getattr(message, "envelope", None)
-    except SerializationError:
-        return None
-    return envelope if isinstance(envelope, Envelope) else None
+    envelope = getattr(message, "envelope", None)
+    known = isinstance(envelope, Envelope) and not isinstance(envelope, Unreadable)
+    return envelope if known else None
 
 
 def _body(message: Any) -> Any:

@@ -232,7 +232,8 @@ class Settler:
         if dead and not self._dead_letter(job, error):
             return self._retry(job, terms.backoff.delay(deliveries))
         if not can_tell:
-            return True
+            # A caller who waits for a reply stops the usual way of acknowledging.
+            return job.via != "channel" or self._remove(job)
         return self._prepare_error_answer(job, error, reference, dead)
 
     def abandon(self, job: Job) -> bool:
@@ -368,6 +369,10 @@ class Settler:
 
     def _retry(self, job: Job, delay: float) -> bool:
         self._settle_by(job, partial(self._source.give_back, job, delay))
+        return False
+
+    def _remove(self, job: Job) -> bool:
+        self._settle_by(job, partial(self._source.remove, job))
         return False
 
     def _settle_by(self, job: Job, step: Callable[[], object]) -> bool:

@@ -114,6 +114,14 @@ class Source:
                     continue
                 job.acknowledged = True
 
+    def remove(self, job: Job) -> None:
+        """Acknowledge a message although its sender waits for a reply that will not come."""
+        if not self._ours:
+            job.message.acknowledge()
+            return
+        (done,) = self.mailbox.store.acknowledge([job.message.receipt_handle])
+        job.message.settled("acknowledged", done)
+
     def give_back(self, job: Job, delay: float) -> None:
         """Give a message back, to be received again after ``delay`` seconds."""
         nack = getattr(job.message, "nack", None)
