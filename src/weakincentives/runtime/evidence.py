@@ -10,19 +10,20 @@ __all__ = ["described", "error_type", "stack_of", "worker_name"]
 MAX_TEXT = 2_000
 MAX_STACK = 8_000
 
+# Every repetition is bounded: the text is anybody's, and its length must not become time.
 _SECRETS = (
     # user:password@ in a URL
-    (re.compile(r"(?<=://)[^/@\s'\"]*@"), "***@"),
+    (re.compile(r"(?<=://)[^/@\s'\"]{0,200}@"), "***@"),
     # password=…, "api_key": "…", Authorization: Bearer …
     (
         re.compile(
-            r"(?i)((?:[\w-]*(?:password|passwd|secret|token|api[_-]?key|credential)s?[\w-]*"
-            r"|authorization)"
-            r"[\"']?\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?:\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+            r"(?i)((?:password|passwd|secret|token|api[_-]?key|credential|authorization)"
+            r"[\w-]{0,20}[\"']?\s{0,3}[:=]\s{0,3}(?:bearer\s|basic\s)?)"
+            r"(?:\"[^\"]{0,500}\"|'[^']{0,500}'|[^\s,;&\"']{1,500})"
         ),
         r"\1***",
     ),
-    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/-]{8,}=*"), r"\1***"),
+    (re.compile(r"(?i)\b(bearer\s)[\w.~+/-]{8,500}={0,2}"), r"\1***"),
 )
 
 
@@ -37,7 +38,8 @@ def described(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - an error that cannot be shown must not hide the failure
         text = "(its text could not be read)"
-    return _bounded_start(_redacted(text), MAX_TEXT)
+    # Cut twice: first so that a huge text costs nothing, then because a secret may have been cut.
+    return _start(_redacted(_start(text, 2 * MAX_TEXT)), MAX_TEXT)
 
 
 def stack_of(error: BaseException) -> str:
@@ -46,8 +48,7 @@ def stack_of(error: BaseException) -> str:
         text = "".join(traceback.format_exception(error, limit=-30, chain=True))
     except Exception:  # noqa: BLE001 - as above
         text = f"{error_type(error)} (its traceback could not be read)"
-    text = _redacted(text)
-    return text if len(text) <= MAX_STACK else "…" + text[-(MAX_STACK - 1) :]
+    return _end(_redacted(_end(text, 2 * MAX_STACK)), MAX_STACK)
 
 
 def worker_name() -> str:
@@ -62,5 +63,9 @@ def _redacted(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _bounded_start(text: str, limit: int) -> str:
+def _start(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _end(text: str, limit: int) -> str:
+    return text if len(text) <= limit else "…" + text[1 - limit :]
