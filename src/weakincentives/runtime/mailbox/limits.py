@@ -42,6 +42,10 @@ class Limits:
             )
         return value
 
+    def rounded(self, seconds: float) -> float:
+        """Return a lease or delay that a loop computed as this backend takes it: no shorter."""
+        return min(seconds if self.fractions else math.ceil(seconds), self.max_visibility)
+
     def _seconds(self, name: str, value: object, limit: float) -> float:
         # The common case first: this runs on every call.
         if (type(value) is int or (type(value) is float and self.fractions)) and (
