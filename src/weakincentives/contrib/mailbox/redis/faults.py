@@ -7,15 +7,15 @@ from typing import NamedTuple
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
-    ConnectionError,
     RedisError,
     ResponseError,
-    TimeoutError,
 )
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
 
 __all__ = ["TRANSPORT", "Cure", "Verdict", "backoff", "verdict"]
 
-TRANSPORT = (ConnectionError, TimeoutError, OSError)
+TRANSPORT = (LostConnection, NoAnswer, OSError)
 """Errors after which nobody knows whether the server has done what it was told."""
 
 # redis-py cuts the code off the messages of the errors that it has classes for, and which those

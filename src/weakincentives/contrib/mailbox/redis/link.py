@@ -6,25 +6,26 @@ was lost is made again; it is told that it may be a repeat.
 
 import logging
 import os
-import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoAnswer
 
-from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxError, MailboxFullError
+from weakincentives.clock import SystemClock
+from weakincentives.runtime.mailbox import MailboxConnectionError
 from weakincentives.runtime.mailbox.flow import Flow
 
-from .faults import TRANSPORT, Cure, Verdict, backoff, code_of, verdict
-from .scripts import Script
+from .calls import INTERRUPTED, Block, Call, Outcome, Tries
+from .faults import Cure, Verdict, code_of, verdict
 from .server import check_server, parse_info
 from .topology import Address, Topology, owner_of, topology_of
-from .wire import AsyncWire, Command, Held, Interrupt, SyncWire, Wire
+from .wire import AsyncWire, Command, Held, SyncWire, Wire
 
-__all__ = ["Block", "Call", "Link", "Outcome", "link_of"]
+__all__ = ["Link", "Node", "link_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,73 +39,7 @@ GRACE = 5.0
 """Seconds that a blocking command may take longer than it was told to."""
 ATTRIBUTE = "_weakincentives_link"
 
-
-class Call(NamedTuple):
-    """One run of a script."""
-
-    script: Script
-    keys: Sequence[bytes]
-    arguments: Sequence[Any]
-    repeat: int | None = None
-    """Which argument says "1" if this may be the repeat of a call whose answer was lost."""
-    then: Command | None = None
-    """A command that follows on the same connection."""
-
-    def command(self, *, as_text: bool, repeated: bool) -> Command:
-        """Return the call as a command."""
-        script, keys, arguments = self.script, self.keys, self.arguments
-        if repeated and self.repeat is not None:
-            arguments = [*arguments[: self.repeat], b"1", *arguments[self.repeat + 1 :]]
-        if as_text:
-            return (b"EVAL", script.text, len(keys), *keys, *arguments)
-        return (b"EVALSHA", script.sha, len(keys), *keys, *arguments)
-
-
-class Block(NamedTuple):
-    """A command that blocks before the script runs, for how long, and what ends it early."""
-
-    command: Command
-    seconds: float
-    interrupt: Interrupt
-
-
-class Outcome(NamedTuple):
-    """The script's answer, that of the command which followed it, and how they came about."""
-
-    answer: Any
-    after: Any = None
-    repeated: bool = False
-    """An earlier attempt may have been carried out."""
-
-
-INTERRUPTED = Outcome(None)
-
-
-class Tries:
-    """How far a call has come."""
-
-    def __init__(self, block: Block | None, patience: float) -> None:
-        self.block = block
-        self.interrupt = None if block is None else block.interrupt
-        self.as_text = False
-        self.repeated = False
-        self.asked: Node | None = None
-        self._patience = patience
-        self._count = 0
-        self._ends = 0.0
-
-    def note(self, fault: Exception, judged: Verdict) -> float:
-        """Take note of a fault; return how long to wait, or raise if that was the last one."""
-        self.block = self.asked = None
-        self._count += 1
-        now = time.monotonic()
-        self._ends = self._ends or now + self._patience
-        if now >= self._ends or judged.cure in (Cure.FULL, Cure.GIVE_UP):
-            raise _translated(fault, judged, self._patience) from fault
-        if judged.cure is Cure.LOAD:
-            self.as_text = True
-            return 0.0
-        return backoff(self._count)
+monotonic = SystemClock.monotonic
 
 
 class Node:
@@ -152,7 +87,7 @@ class Link:
                     return INTERRUPTED
                 fault = next((a for a in answers if isinstance(a, Exception)), None)
                 if fault is None:
-                    return Outcome(answers[0], answers[-1], tries.repeated)
+                    return Outcome(answers[0], answers[-1], tries.repeated, tries.began)
             judged = verdict(fault)
             pause = tries.note(fault, judged)
             self._reroute(slot, judged, tries)
@@ -196,18 +131,17 @@ class Link:
         node = tries.asked or self._slots.get(slot) or (yield from self._find(slot))
         held = self._take(node) or (yield from self._dial(node))
         try:
-            if time.monotonic() - node.checked > RECHECK:
+            if monotonic() - node.checked > RECHECK:
                 yield from self._check(node, held)
             command = call.command(as_text=tries.as_text, repeated=tries.repeated)
+            answers: list[Any] | None
             if tries.block is not None:
-                answers = yield from self._block(node, held, tries.block, command)
+                answers = yield from self._block(node, held, tries.block, command, tries)
             else:
                 commands = [command] if call.then is None else [command, call.then]
                 if tries.asked is not None:
-                    commands.insert(0, (b"ASKING",))
+                    yield self.wire.exchange(held, [(b"ASKING",)])
                 answers = yield self.wire.exchange(held, commands)
-                if tries.asked is not None:
-                    del answers[0]
         except BaseException as error:
             if isinstance(error, Exception) and verdict(error).unknown:
                 tries.repeated = True
@@ -215,7 +149,7 @@ class Link:
             raise
         if answers is not None:
             self._park(node, held)
-        return answers  # type: ignore[no-any-return]
+        return answers
 
     def _reroute(self, slot: int, judged: Verdict, tries: Tries) -> None:
         if judged.cure is Cure.GO and judged.address is not None:
@@ -261,14 +195,14 @@ class Link:
         try:
             yield self.wire.connect(held)
         except BaseException:
-            node.failed = time.monotonic()
+            node.failed = monotonic()
             self.wire.drop(held)
             raise
         return held
 
     def _check(self, node: Node, held: Held) -> Flow[None]:
         (answer,) = yield self.wire.exchange(held, [(b"INFO",)])
-        node.checked = time.monotonic()
+        node.checked = monotonic()
         if isinstance(answer, Exception):
             if code_of(answer) != "NOPERM":
                 raise answer
@@ -284,13 +218,17 @@ class Link:
             logger.warning("%s: %s", "redis" if node.address is None else node.address, warning)
 
     def _block(
-        self, node: Node, held: Held, block: Block, command: Command
+        self, node: Node, held: Held, block: Block, command: Command, tries: Tries
     ) -> Flow[list[Any] | None]:
         """Wait and run the script, in one write; None if interrupted."""
         wire = self.wire
         if held.client_id is None:
             (answer,) = yield wire.exchange(held, [(b"CLIENT", b"ID")])
             held.client_id = answer if isinstance(answer, int) else 0
+        if block.timed:
+            at = monotonic()
+            (clock,) = yield wire.exchange(held, [(b"TIME",)])
+            tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
         yield wire.send(held, [block.command, command])
         seconds = block.seconds + GRACE
         answers = yield wire.await_answers(held, 2, seconds, block.interrupt)
@@ -299,17 +237,19 @@ class Link:
         if answers is None:
             wire.drop(held)
             return None
-        if isinstance(answers[0], Exception) and not isinstance(answers[1], Exception):
-            answers[0] = None  # the wait failed, the look did not
-        return [answers[1]] if not isinstance(answers[0], Exception) else [answers[0]]
+        waited, answer = answers
+        return [
+            waited if isinstance(waited, Exception) and isinstance(answer, Exception) else answer
+        ]
 
     def _unblock(self, node: Node, held: Held) -> Flow[list[Any] | None]:
         """End the wait in progress at the server, so that what it leased meanwhile is not lost."""
         for _ in range(5 if held.client_id else 0):
             try:
                 yield from self.ask(node, (b"CLIENT", b"UNBLOCK", held.client_id))
-                return (yield self.wire.await_answers(held, 2, 0.2, None))
-            except TimeoutError:
+                answers: list[Any] = yield self.wire.await_answers(held, 2, 0.2, None)
+                return answers
+            except NoAnswer:
                 continue  # it had not begun to wait yet
             except (RedisError, OSError):
                 return None
@@ -323,7 +263,7 @@ class Link:
         answer, asked = yield from self._slots_answer()
         address = owner_of(slot, answer, asked)
         if address is None:
-            raise ConnectionError(f"no node of the cluster serves slot {slot}")
+            raise LostConnection(f"no node of the cluster serves slot {slot}")
         node = self._slots[slot] = self._node(self._remapped(address))
         return node
 
@@ -332,12 +272,12 @@ class Link:
         assert self.topology.seeds is not None
         addresses = {*self.topology.seeds(), *(a for a in self._nodes if a is not None)}
         nodes = sorted(map(self._node, addresses), key=lambda node: node.failed)
-        problem: Exception = ConnectionError("the client knows no node of the cluster")
+        problem: Exception = LostConnection("the client knows no node of the cluster")
         for node in nodes:
             try:
                 answer = yield from self.ask(node, (b"CLUSTER", b"SLOTS"))
             except (RedisError, OSError) as error:
-                node.failed = time.monotonic()
+                node.failed = monotonic()
                 problem = error
             else:
                 assert node.address is not None
@@ -363,17 +303,8 @@ class Link:
 
 def link_of(client: Any) -> Link:
     """Return the link of a client: one for all mailboxes that share it, gone when it is."""
-    link = client.__dict__.get(ATTRIBUTE)
-    if not isinstance(link, Link):
-        link = client.__dict__.setdefault(ATTRIBUTE, Link(topology_of(client)))
+    known: Link | None = getattr(client, ATTRIBUTE, None)
+    if known is not None:
+        return known
+    link: Link = client.__dict__.setdefault(ATTRIBUTE, Link(topology_of(client)))
     return link
-
-
-def _translated(error: Exception, judged: Verdict, patience: float) -> MailboxError:
-    if judged.cure is Cure.FULL:
-        return MailboxFullError(f"the server is at its maxmemory, nothing was sent: {error}")
-    if judged.cure is Cure.GIVE_UP:
-        if isinstance(error, TRANSPORT) or code_of(error) in ("NOPERM", "MISCONF"):
-            return MailboxConnectionError(f"the server refuses: {error}")
-        return MailboxError(f"the server refuses: {error}")
-    return MailboxConnectionError(f"no success within {patience:g} s: {error}")

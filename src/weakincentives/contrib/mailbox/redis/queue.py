@@ -13,7 +13,8 @@ from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxFullEr
 from weakincentives.runtime.mailbox.flow import Flow
 from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
 
-from .link import Block, Call, Link, Outcome
+from .calls import Block, Call, Outcome
+from .link import Link
 from .scripts import script
 from .topology import slot_of
 from .wire import Interrupt
@@ -25,6 +26,8 @@ PROMOTE_INTERVAL = 0.1
 REPLICATION_SECONDS = 1.0
 """How long a send waits for its replicas."""
 SHORTEST_BLOCK = 0.001
+TIMED_LEASES = 10.0
+"""For leases shorter than this it matters when, during a wait, they began."""
 
 monotonic = SystemClock.monotonic
 
@@ -106,11 +109,19 @@ class Queue:
         block = None
         if wait > 0:
             wait = max(wait, SHORTEST_BLOCK)
-            block = Block((b"BZPOPMIN", self._wake, f"{wait:.3f}"), wait, interrupt)
+            timed = seconds < TIMED_LEASES
+            block = Block((b"BZPOPMIN", self._wake, f"{wait:.3f}"), wait, interrupt, timed)
         call = self._lease_call(count, seconds, (), (), woken=True)
-        ends = monotonic() + seconds
+        started = monotonic()
         outcome: Outcome = yield from self.link.call(self.slot, call, block)
-        return Leases(()) if outcome.answer is None else self._leases(outcome, ends, ())
+        if outcome.answer is None:
+            return Leases(())
+        at = None
+        if outcome.began is not None:
+            ours, servers = outcome.began
+            at = max(started, min(ours + outcome.answer[4] / 1000 - servers, monotonic()))
+        leases = self._leases(outcome, (at or started) + seconds, ())
+        return leases._replace(at=at)
 
     def acknowledge(self, handles: Sequence[str]) -> Flow[Sequence[bool]]:
         """Remove the messages; False where the lease had ended."""
@@ -152,9 +163,7 @@ class Queue:
         call = Call(PEEK, self._peek_keys, (limit, offset))
         outcome: Outcome = yield from self.link.call(self.slot, call)
         found = iter(outcome.answer)
-        return [
-            _seen(record.decode(), payload) for record, payload in zip(found, found, strict=True)
-        ]
+        return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
 
     def _lease_call(
         self,
@@ -184,7 +193,7 @@ class Queue:
         return Call(LEASE, self._keys, arguments, repeat=6)
 
     def _leases(self, outcome: Outcome, ends: float, acknowledge: Sequence[str]) -> Leases:
-        acknowledged, expired, dropped, next_due, *found = outcome.answer
+        acknowledged, expired, dropped, next_due, _, *found = outcome.answer
         pairs = iter(found)
         messages = []
         for member, payload in zip(pairs, pairs, strict=True):
@@ -261,7 +270,7 @@ def _pick(keys: dict[str, bytes], *parts: str) -> tuple[bytes, ...]:
     return tuple(keys[part] for part in parts)
 
 
-def _seen(record: str, payload: bytes) -> Seen:
-    id, enqueued, *counts = record.split("|")
+def _seen(record: bytes, payload: bytes) -> Seen:
+    id, enqueued, *counts = record.decode().split("|")
     deliveries, nacks = (int(counts[0]), int(counts[1])) if counts else (0, 0)
     return Seen(id, payload, deliveries, nacks, int(enqueued) / 1000)

@@ -9,7 +9,8 @@ from weakincentives.runtime.mailbox.flow import Flow, Steps, drive, drive_async
 from weakincentives.runtime.mailbox.replies import StoredReplies
 from weakincentives.runtime.mailbox.reply_table import ReplyRow, ReplyState
 
-from .link import Block, Call, Link, Outcome, link_of
+from .calls import Block, Call, Outcome
+from .link import Link, link_of
 from .queue import milliseconds
 from .scripts import script
 from .topology import slot_of

@@ -33,6 +33,6 @@ def check_server(info: Mapping[str, str]) -> str | None:
         )
     if info.get("aof_enabled", "1") == "0":
         return (
-            "the server has no append-only file: messages are lost when it stops (appendonly yes)"
+            "messages are lost when the server stops: it has no append-only file (appendonly yes)"
         )
     return None

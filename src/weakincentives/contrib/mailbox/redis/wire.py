@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from redis.exceptions import ResponseError, TimeoutError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as NoAnswer
 
 from weakincentives.runtime.mailbox.flow import Look, Step, step_of
 
@@ -206,13 +207,14 @@ def _await_answers(
 ) -> list[Any] | None:
     sock = connection._sock
     if not _has_buffered(sock) and not _wait_readable(sock, seconds, interrupt):
-        return _none_if_interrupted(interrupt)
+        _check_interrupted(interrupt)
+        return None
     return _read(connection, count)
 
 
-def _none_if_interrupted(interrupt: Interrupt | None) -> None:
+def _check_interrupted(interrupt: Interrupt | None) -> None:
     if interrupt is None or not interrupt.is_set:
-        raise TimeoutError("the server did not answer in time")
+        raise NoAnswer("the server did not answer in time")
 
 
 def _has_buffered(sock: Any) -> bool:
@@ -257,7 +259,8 @@ async def _watch_answers(
         finally:
             loop.remove_reader(descriptor)
         if not ready:
-            return _none_if_interrupted(interrupt)
+            _check_interrupted(interrupt)
+            return None
     return await loop.run_in_executor(None, _read, connection, count)
 
 
@@ -301,11 +304,11 @@ async def _exchange_async(connection: Any, commands: Sequence[Command]) -> list[
     return await _read_all_async(connection, len(commands), None)
 
 
-async def _read_all_async(connection: Any, count: int, timeout: float | None) -> list[Any]:
+async def _read_all_async(connection: Any, count: int, limit: float | None) -> list[Any]:
     answers = []
     for _ in range(count):
         try:
-            answers.append(await connection.read_response(timeout=timeout))
+            answers.append(await connection.read_response(timeout=limit))
         except ResponseError as error:
             answers.append(error)
     return answers
@@ -320,6 +323,7 @@ async def _read_async(
         reading = asyncio.ensure_future(_read_all_async(held.connection, count, math.inf))
         held.reading = reading
     if not await _wait_for([reading], seconds, interrupt):
-        return _none_if_interrupted(interrupt)
+        _check_interrupted(interrupt)
+        return None
     held.reading = None
     return reading.result()

@@ -17,8 +17,9 @@
 --       8 number of handles to acknowledge, which follow; after them, ids: lease only these
 --
 -- Returns { acknowledged, leases found expired, messages dropped, milliseconds until the next
--- one is due or -1, handle, payload, handle, payload, ... }; acknowledged has a character for
--- each handle: 1 done, 0 refused, 2 (only in a repeat) refused and the message is gone.
+-- one is due or -1, the server's time in milliseconds, handle, payload, handle, payload, ... };
+-- acknowledged has a character for each handle: 1 done, 0 refused, 2 (only in a repeat) refused
+-- and the message is gone.
 
 local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local PROMOTE, CHUNK, DROP = 500, 1000, 10000
@@ -100,7 +101,8 @@ local function find(from)
   return found
 end
 
-local reply = { '', 0, 0, 0 }
+local HEAD = 5
+local reply = { '', 0, 0, 0, now }
 
 -- Lease records that are still in pending; the caller removes them after.
 local function lease(records)
@@ -173,15 +175,15 @@ else
   local always = ARGV[4] == '1'
   local promoted = always and promote() or 0
   local left = lease_next(count)
-  local short = count - (#reply - 4) / 2
+  local short = count - (#reply - HEAD) / 2
   if short > 0 and not left and not always then
     promoted = promote()
     if promoted > 0 then left = lease_next(short) end
   end
   if left and (promoted > 0 or ARGV[5] == '1') then redis.call('ZADD', wake, 0, '1') end
-  if left and #reply == 4 then next_due = 0 end
+  if left and #reply == HEAD then next_due = 0 end
 end
 
 reply[1], reply[2], reply[3] = table.concat(acknowledged), expired, dropped
-reply[4] = #reply > 4 and -1 or next_due
+reply[4] = #reply > HEAD and -1 or next_due
 return reply
