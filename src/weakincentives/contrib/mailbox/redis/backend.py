@@ -18,6 +18,7 @@ from weakincentives.runtime.mailbox.flow import Flow, drive
 
 from .link import Link, link_of
 from .mailbox import RedisMailbox
+from .packing import pack
 from .replies import RedisReplyStore
 
 __all__ = ["RedisBackend", "open_backend"]
@@ -100,7 +101,7 @@ def _queues(link: Link) -> Flow[list[str]]:
     for node in (yield from link.primaries()):
         cursor: Any = b"0"
         while True:
-            command = (b"SCAN", cursor, b"MATCH", b"{queue:*}:data", b"COUNT", SCAN_COUNT)
+            command = pack(b"SCAN", cursor, b"MATCH", b"{queue:*}:data", b"COUNT", SCAN_COUNT)
             cursor, keys = yield from link.ask(node, command)
             names.update(key[len(first) : -len(last)].decode() for key in keys)
             if int(cursor) == 0:

@@ -7,8 +7,8 @@ from weakincentives.clock import SystemClock
 from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxError, MailboxFullError
 
 from .faults import TRANSPORT, Cure, Verdict, backoff, code_of
-from .scripts import Script
-from .wire import Command, Interrupt
+from .packing import Head
+from .wire import Interrupt
 
 if TYPE_CHECKING:
     from .link import Node
@@ -21,28 +21,25 @@ monotonic = SystemClock.monotonic
 class Call(NamedTuple):
     """One run of a script."""
 
-    script: Script
-    keys: Sequence[bytes]
-    arguments: Sequence[Any]
+    head: Head
+    arguments: Sequence[Any] = ()
     repeat: int | None = None
     """Which argument says "1" if this may be the repeat of a call whose answer was lost."""
-    then: Command | None = None
+    then: bytes | None = None
     """A command that follows on the same connection."""
 
-    def command(self, *, as_text: bool, repeated: bool) -> Command:
-        """Return the call as a command."""
-        script, keys, arguments = self.script, self.keys, self.arguments
+    def packed(self, *, as_text: bool, repeated: bool) -> bytes:
+        """Return the call as bytes."""
+        arguments = self.arguments
         if repeated and self.repeat is not None:
             arguments = [*arguments[: self.repeat], b"1", *arguments[self.repeat + 1 :]]
-        if as_text:
-            return (b"EVAL", script.text, len(keys), *keys, *arguments)
-        return (b"EVALSHA", script.sha, len(keys), *keys, *arguments)
+        return self.head.packed(arguments, as_text=as_text)
 
 
 class Block(NamedTuple):
     """A command that blocks before the script runs, for how long, and what ends it early."""
 
-    command: Command
+    command: bytes
     seconds: float
     interrupt: Interrupt
     timed: bool = False

@@ -21,9 +21,10 @@ from weakincentives.runtime.mailbox.flow import Flow
 
 from .calls import INTERRUPTED, Block, Call, Outcome, Tries
 from .faults import Cure, Verdict, code_of, verdict
+from .packing import pack
 from .server import check_server, parse_info
 from .topology import Address, Topology, owner_of, topology_of
-from .wire import AsyncWire, Command, Held, SyncWire, Wire
+from .wire import AsyncWire, Held, SyncWire, Wire
 
 __all__ = ["Link", "Node", "link_of"]
 
@@ -38,6 +39,14 @@ MOST_IDLE = 32
 GRACE = 5.0
 """Seconds that a blocking command may take longer than it was told to."""
 ATTRIBUTE = "_weakincentives_link"
+
+ASKING, CLIENT_ID, INFO, TIME = (
+    pack(b"ASKING"),
+    pack(b"CLIENT", b"ID"),
+    pack(b"INFO"),
+    pack(b"TIME"),
+)
+CLUSTER_SLOTS = pack(b"CLUSTER", b"SLOTS")
 
 monotonic = SystemClock.monotonic
 
@@ -96,11 +105,11 @@ class Link:
             if tries.interrupt is not None and tries.interrupt.is_set:
                 return INTERRUPTED
 
-    def ask(self, node: "Node", command: Command) -> Flow[Any]:
+    def ask(self, node: "Node", packed: bytes) -> Flow[Any]:
         """Send one harmless command to one server, without retries."""
         held = self._take(node) or (yield from self._dial(node))
         try:
-            (answer,) = yield self.wire.exchange(held, [command])
+            (answer,) = yield self.wire.exchange(held, packed)
         except BaseException:
             self.wire.drop(held)
             raise
@@ -133,15 +142,17 @@ class Link:
         try:
             if monotonic() - node.checked > RECHECK:
                 yield from self._check(node, held)
-            command = call.command(as_text=tries.as_text, repeated=tries.repeated)
+            packed = call.packed(as_text=tries.as_text, repeated=tries.repeated)
             answers: list[Any] | None
             if tries.block is not None:
-                answers = yield from self._block(node, held, tries.block, command, tries)
+                answers = yield from self._block(node, held, tries.block, packed, tries)
             else:
-                commands = [command] if call.then is None else [command, call.then]
                 if tries.asked is not None:
-                    yield self.wire.exchange(held, [(b"ASKING",)])
-                answers = yield self.wire.exchange(held, commands)
+                    yield self.wire.exchange(held, ASKING)
+                count = 1
+                if call.then is not None:
+                    packed, count = packed + call.then, 2
+                answers = yield self.wire.exchange(held, packed, count)
         except BaseException as error:
             if isinstance(error, Exception) and verdict(error).unknown:
                 tries.repeated = True
@@ -201,7 +212,7 @@ class Link:
         return held
 
     def _check(self, node: Node, held: Held) -> Flow[None]:
-        (answer,) = yield self.wire.exchange(held, [(b"INFO",)])
+        (answer,) = yield self.wire.exchange(held, INFO)
         node.checked = monotonic()
         if isinstance(answer, Exception):
             if code_of(answer) != "NOPERM":
@@ -218,18 +229,18 @@ class Link:
             logger.warning("%s: %s", "redis" if node.address is None else node.address, warning)
 
     def _block(
-        self, node: Node, held: Held, block: Block, command: Command, tries: Tries
+        self, node: Node, held: Held, block: Block, packed: bytes, tries: Tries
     ) -> Flow[list[Any] | None]:
         """Wait and run the script, in one write; None if interrupted."""
         wire = self.wire
         if held.client_id is None:
-            (answer,) = yield wire.exchange(held, [(b"CLIENT", b"ID")])
+            (answer,) = yield wire.exchange(held, CLIENT_ID)
             held.client_id = answer if isinstance(answer, int) else 0
         if block.timed:
             at = monotonic()
-            (clock,) = yield wire.exchange(held, [(b"TIME",)])
+            (clock,) = yield wire.exchange(held, TIME)
             tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
-        yield wire.send(held, [block.command, command])
+        yield wire.send(held, block.command + packed)
         seconds = block.seconds + GRACE
         answers = yield wire.await_answers(held, 2, seconds, block.interrupt)
         if answers is None:
@@ -246,7 +257,7 @@ class Link:
         """End the wait in progress at the server, so that what it leased meanwhile is not lost."""
         for _ in range(5 if held.client_id else 0):
             try:
-                yield from self.ask(node, (b"CLIENT", b"UNBLOCK", held.client_id))
+                yield from self.ask(node, pack(b"CLIENT", b"UNBLOCK", held.client_id))
                 answers: list[Any] = yield self.wire.await_answers(held, 2, 0.2, None)
                 return answers
             except NoAnswer:
@@ -275,7 +286,7 @@ class Link:
         problem: Exception = LostConnection("the client knows no node of the cluster")
         for node in nodes:
             try:
-                answer = yield from self.ask(node, (b"CLUSTER", b"SLOTS"))
+                answer = yield from self.ask(node, CLUSTER_SLOTS)
             except (RedisError, OSError) as error:
                 node.failed = monotonic()
                 problem = error

@@ -15,6 +15,7 @@ from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, Queue
 
 from .calls import Block, Call, Outcome
 from .link import Link
+from .packing import head, pack
 from .scripts import script
 from .topology import slot_of
 from .wire import Interrupt
@@ -31,10 +32,6 @@ TIMED_LEASES = 10.0
 
 monotonic = SystemClock.monotonic
 
-PUT, LEASE, SETTLE, PURGE, STATS, PEEK = map(
-    script, ("put", "lease", "settle", "purge", "stats", "peek")
-)
-
 
 class Queue:
     """The flows of one queue, whichever wire they run on."""
@@ -50,19 +47,21 @@ class Queue:
     ) -> None:
         self.name = name
         self.link = link
-        keys = {
-            part: f"{{queue:{name}}}:{part}".encode()
+        pending, invisible, data, delayed, wake, sent = (
+            f"{{queue:{name}}}:{part}".encode()
             for part in ("pending", "invisible", "data", "delayed", "wake", "sent")
-        }
-        self.slot = slot_of(keys["pending"])
-        self._wake = keys["wake"]
+        )
+        self.slot = slot_of(pending)
+        self._wake = wake
         self._max_size = max_size
         self._min_replicas = min_replicas
         self._keep = 0 if retention is None else milliseconds(retention)
-        self._put_keys = _pick(keys, "pending", "data", "delayed", "wake", "sent")
-        self._keys = _pick(keys, "pending", "invisible", "data", "delayed", "wake")
-        self._stats_keys = _pick(keys, "pending", "invisible", "delayed")
-        self._peek_keys = _pick(keys, "pending", "invisible", "delayed", "data")
+        self._put = head(script("put"), pending, data, delayed, wake, sent)
+        self._lease = head(script("lease"), pending, invisible, data, delayed, wake)
+        self._settle = head(script("settle"), pending, invisible, data, delayed, wake)
+        self._purge = head(script("purge"), pending, invisible, data, delayed, wake)
+        self._stats = head(script("stats"), pending, invisible, delayed)
+        self._peek = head(script("peek"), pending, invisible, delayed, data)
         self._promoted = 0.0
         self._deadlines = Deadlines()
 
@@ -72,8 +71,8 @@ class Queue:
         arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0]
         for id, payload, delay, given in messages:
             arguments += (id, payload, milliseconds(delay) if delay else 0, 1 if given else 0)
-        then = (b"WAIT", replicas, int(REPLICATION_SECONDS * 1000)) if replicas else None
-        call = Call(PUT, self._put_keys, arguments, then=then)
+        then = pack(b"WAIT", replicas, milliseconds(REPLICATION_SECONDS)) if replicas else None
+        call = Call(self._put, arguments, then=then)
         outcome: Outcome = yield from self.link.call(self.slot, call)
         if outcome.answer < 0:
             raise MailboxFullError(
@@ -110,7 +109,7 @@ class Queue:
         if wait > 0:
             wait = max(wait, SHORTEST_BLOCK)
             timed = seconds < TIMED_LEASES
-            block = Block((b"BZPOPMIN", self._wake, f"{wait:.3f}"), wait, interrupt, timed)
+            block = Block(pack(b"BZPOPMIN", self._wake, f"{wait:.3f}"), wait, interrupt, timed)
         call = self._lease_call(count, seconds, (), (), woken=True)
         started = monotonic()
         outcome: Outcome = yield from self.link.call(self.slot, call, block)
@@ -125,12 +124,12 @@ class Queue:
 
     def acknowledge(self, handles: Sequence[str]) -> Flow[Sequence[bool]]:
         """Remove the messages; False where the lease had ended."""
-        outcome: Outcome = yield from self._settle("ack", handles, 0)
+        outcome: Outcome = yield from self._settled("ack", handles, 0)
         return self._acknowledged(outcome.answer, handles)
 
     def release(self, handles: Sequence[str], delay: float) -> Flow[Sequence[bool]]:
         """Give the messages back, visible after ``delay``; False where the lease had ended."""
-        outcome: Outcome = yield from self._settle("release", handles, delay)
+        outcome: Outcome = yield from self._settled("release", handles, delay)
         # A repeat that finds its lease gone before the deadline finds its own first attempt.
         return [
             answer == ONE or (outcome.repeated and self._deadlines.holds(handle))
@@ -140,7 +139,7 @@ class Queue:
     def extend(self, handles: Sequence[str], seconds: float) -> Flow[Sequence[bool]]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
         started = monotonic()
-        outcome: Outcome = yield from self._settle("extend", handles, seconds)
+        outcome: Outcome = yield from self._settled("extend", handles, seconds)
         done = [answer == ONE for answer in outcome.answer]
         for handle, ok in zip(handles, done, strict=True):
             if ok:
@@ -149,18 +148,18 @@ class Queue:
 
     def purge(self) -> Flow[int]:
         """Remove every message, leased ones too, and return how many there were."""
-        outcome: Outcome = yield from self.link.call(self.slot, Call(PURGE, self._keys, ()))
+        outcome: Outcome = yield from self.link.call(self.slot, Call(self._purge))
         return int(outcome.answer)
 
     def stats(self) -> Flow[QueueStats]:
         """Count the messages by state."""
-        outcome: Outcome = yield from self.link.call(self.slot, Call(STATS, self._stats_keys, ()))
+        outcome: Outcome = yield from self.link.call(self.slot, Call(self._stats))
         pending, leased, delayed, age = outcome.answer
         return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000)
 
     def peek(self, limit: int, offset: int = 0) -> Flow[Sequence[Seen]]:
         """Look at messages that wait, in the order in which they would be received."""
-        call = Call(PEEK, self._peek_keys, (limit, offset))
+        call = Call(self._peek, (limit, offset))
         outcome: Outcome = yield from self.link.call(self.slot, call)
         found = iter(outcome.answer)
         return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
@@ -190,7 +189,7 @@ class Queue:
             *acknowledge,
             *ids,
         )
-        return Call(LEASE, self._keys, arguments, repeat=6)
+        return Call(self._lease, arguments, repeat=6)
 
     def _leases(self, outcome: Outcome, ends: float, acknowledge: Sequence[str]) -> Leases:
         acknowledged, expired, dropped, next_due, _, *found = outcome.answer
@@ -219,8 +218,8 @@ class Queue:
             dropped,
         )
 
-    def _settle(self, step: str, handles: Sequence[str], seconds: float) -> Flow[Outcome]:
-        call = Call(SETTLE, self._keys, (step, milliseconds(seconds), 0, *handles), repeat=2)
+    def _settled(self, step: str, handles: Sequence[str], seconds: float) -> Flow[Outcome]:
+        call = Call(self._settle, (step, milliseconds(seconds), 0, *handles), repeat=2)
         return (yield from self.link.call(self.slot, call))
 
     def _acknowledged(self, answers: bytes, handles: Sequence[str]) -> list[bool]:
@@ -264,10 +263,6 @@ ONE, TWO = b"12"
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, rounded up."""
     return math.ceil(seconds * 1000)
-
-
-def _pick(keys: dict[str, bytes], *parts: str) -> tuple[bytes, ...]:
-    return tuple(keys[part] for part in parts)
 
 
 def _seen(record: bytes, payload: bytes) -> Seen:

@@ -11,6 +11,7 @@ from weakincentives.runtime.mailbox.reply_table import ReplyRow, ReplyState
 
 from .calls import Block, Call, Outcome
 from .link import Link, link_of
+from .packing import head, pack
 from .queue import milliseconds
 from .scripts import script
 from .topology import slot_of
@@ -76,15 +77,15 @@ class RedisReplyTable:
     def await_row(self, id: str, wait: float) -> Flow[ReplyRow | None]:
         """Return the row once it is settled or gone, or as it stands after ``wait`` seconds."""
         ends = time.monotonic() + wait
-        keys = _keys(id)
+        entry, bell, _ = _keys(id)
         call = _call("get", id)
         while True:
             left = min(ends - time.monotonic(), LONGEST_BLOCK)
             block = None
             if left > 0:
-                rotate = (b"BLMOVE", keys[1], keys[1], b"LEFT", b"LEFT", f"{max(left, 0.001):.3f}")
+                rotate = pack(b"BLMOVE", bell, bell, b"LEFT", b"LEFT", f"{max(left, 0.001):.3f}")
                 block = Block(rotate, left, Interrupt())
-            outcome: Outcome = yield from self._link.call(slot_of(keys[0]), call, block)
+            outcome: Outcome = yield from self._link.call(slot_of(entry), call, block)
             row = _as_row(id, outcome.answer)
             if row is None or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row
@@ -102,7 +103,7 @@ class RedisReplyTable:
 
     def _step(self, step: str, id: str, *value: Any) -> Flow[Outcome]:
         call = _call(step, id, *value)
-        return (yield from self._link.call(slot_of(call.keys[0]), call))
+        return (yield from self._link.call(slot_of(call.head.keys[0]), call))
 
     def _scan(self, limit: int) -> Flow[list[str]]:
         found: list[str] = []
@@ -110,7 +111,7 @@ class RedisReplyTable:
             if len(found) >= limit:
                 break
             key = _tag(number) + b":expiry"
-            call = Call(EXPIRED, (key,), (limit - len(found),))
+            call = Call(head(EXPIRED, key), (limit - len(found),))
             outcome: Outcome = yield from self._link.call(slot_of(key), call)
             found += (id.decode() for id in outcome.answer)
         return found
@@ -170,7 +171,7 @@ def _keys(id: str) -> tuple[bytes, bytes, bytes]:
 
 
 def _call(step: str, id: str, *value: Any) -> Call:
-    return Call(REPLY, _keys(id), (step, id, 0, *value), repeat=2)
+    return Call(head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
 
 
 def _as_row(id: str, answer: Any) -> ReplyRow | None:

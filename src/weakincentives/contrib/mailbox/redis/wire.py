@@ -9,18 +9,16 @@ import math
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from weakincentives.runtime.mailbox.flow import Look, Step, step_of
 
-__all__ = ["AsyncWire", "Command", "Held", "Interrupt", "SyncWire", "Wire"]
-
-Command: TypeAlias = Sequence[Any]
+__all__ = ["AsyncWire", "Held", "Interrupt", "SyncWire", "Wire"]
 
 Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
@@ -77,8 +75,8 @@ class Wire(Protocol):
         """Connect and authenticate."""
         ...
 
-    def exchange(self, held: Held, commands: Sequence[Command]) -> Step:
-        """Send commands in one write and return their answers, errors of the server among them."""
+    def exchange(self, held: Held, packed: bytes, count: int = 1) -> Step:
+        """Send packed commands in one write and return their answers, the server's errors too."""
         ...
 
     def await_answers(
@@ -87,7 +85,7 @@ class Wire(Protocol):
         """Return answers to what was sent, or None if interrupted before the first."""
         ...
 
-    def send(self, held: Held, commands: Sequence[Command]) -> Step:
+    def send(self, held: Held, packed: bytes) -> Step:
         """Send commands in one write; their answers are awaited later."""
         ...
 
@@ -111,13 +109,13 @@ class SyncWire:
         """Connect and authenticate."""
         return step_of("blocking", held.connection.connect)
 
-    def exchange(self, held: Held, commands: Sequence[Command]) -> Step:
+    def exchange(self, held: Held, packed: bytes, count: int = 1) -> Step:
         """Send commands in one write and read their answers."""
-        return step_of("blocking", partial(_exchange, held.connection, commands))
+        return step_of("blocking", partial(_exchange, held.connection, packed, count))
 
-    def send(self, held: Held, commands: Sequence[Command]) -> Step:
+    def send(self, held: Held, packed: bytes) -> Step:
         """Send commands in one write."""
-        return step_of("blocking", partial(_send, held.connection, commands))
+        return step_of("blocking", partial(held.connection.send_packed_command, [packed]))
 
     def await_answers(
         self, held: Held, count: int, seconds: float, interrupt: Interrupt | None
@@ -148,13 +146,13 @@ class AsyncWire:
         """Connect and authenticate."""
         return Look(_only_awaited, held.connection.connect)
 
-    def exchange(self, held: Held, commands: Sequence[Command]) -> Step:
+    def exchange(self, held: Held, packed: bytes, count: int = 1) -> Step:
         """Send commands in one write and read their answers."""
-        return Look(_only_awaited, partial(_exchange_async, held.connection, commands))
+        return Look(_only_awaited, partial(_exchange_async, held.connection, packed, count))
 
-    def send(self, held: Held, commands: Sequence[Command]) -> Step:
+    def send(self, held: Held, packed: bytes) -> Step:
         """Send commands in one write."""
-        return Look(_only_awaited, partial(_send_async, held.connection, commands))
+        return Look(_only_awaited, partial(held.connection.send_packed_command, [packed]))
 
     def await_answers(
         self, held: Held, count: int, seconds: float, interrupt: Interrupt | None
@@ -180,13 +178,6 @@ def _only_awaited() -> Any:
     raise AssertionError("a step of redis.asyncio was not awaited")
 
 
-def _send(connection: Any, commands: Sequence[Command]) -> None:
-    if len(commands) == 1:
-        connection.send_command(*commands[0])
-    else:
-        connection.send_packed_command(connection.pack_commands(commands))
-
-
 def _read(connection: Any, count: int) -> list[Any]:
     answers = []
     for _ in range(count):
@@ -197,9 +188,9 @@ def _read(connection: Any, count: int) -> list[Any]:
     return answers
 
 
-def _exchange(connection: Any, commands: Sequence[Command]) -> list[Any]:
-    _send(connection, commands)
-    return _read(connection, len(commands))
+def _exchange(connection: Any, packed: bytes, count: int) -> list[Any]:
+    connection.send_packed_command([packed])
+    return _read(connection, count)
 
 
 def _await_answers(
@@ -295,13 +286,9 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
         loop.call_soon_threadsafe(call)
 
 
-async def _send_async(connection: Any, commands: Sequence[Command]) -> None:
-    await connection.send_packed_command(connection.pack_commands(commands))
-
-
-async def _exchange_async(connection: Any, commands: Sequence[Command]) -> list[Any]:
-    await _send_async(connection, commands)
-    return await _read_all_async(connection, len(commands), None)
+async def _exchange_async(connection: Any, packed: bytes, count: int) -> list[Any]:
+    await connection.send_packed_command([packed])
+    return await _read_all_async(connection, count, None)
 
 
 async def _read_all_async(connection: Any, count: int, limit: float | None) -> list[Any]:

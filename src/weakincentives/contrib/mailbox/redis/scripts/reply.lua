@@ -30,6 +30,7 @@ local function lives_until(when)
   redis.call('ZADD', expiry, when, id)
 end
 
+-- Rings on for a while after a removal too: somebody may have looked before and block after it.
 local function ring(lasts)
   if redis.call('LLEN', bell) == 0 then redis.call('RPUSH', bell, '1') end
   redis.call('PEXPIRE', bell, lasts)
@@ -38,7 +39,7 @@ end
 local function remove()
   redis.call('DEL', entry)
   redis.call('ZREM', expiry, id)
-  if state == 'pending' then ring(WAKE) else redis.call('DEL', bell) end
+  ring(WAKE)
 end
 
 local function shown()
@@ -85,7 +86,7 @@ function step.consume()
     redis.call('HSET', entry, 'state', 'consumed', 'taker', value)
     redis.call('PEXPIRE', entry, LINGER)
     redis.call('ZREM', expiry, id)
-    redis.call('DEL', bell)
+    ring(WAKE)
     return shown()
   end
   if state == 'consumed' and row[6] == value then
