@@ -63,12 +63,12 @@ INTERRUPTED = Outcome(None)
 class Tries:
     """How far a call has come."""
 
-    def __init__(self, block: Block | None, patience: float) -> None:
+    def __init__(self, block: Block | None, patience: float, *, repeated: bool = False) -> None:
         self.block = block
         self.interrupt = None if block is None else block.interrupt
         self.began: tuple[float, float] | None = None
         self.as_text = False
-        self.repeated = False
+        self.repeated = repeated
         self.asked: Node | None = None
         self._patience = patience
         self._count = 0

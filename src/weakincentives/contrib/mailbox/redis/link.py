@@ -12,15 +12,15 @@ from typing import Any
 from weakref import WeakSet
 
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from weakincentives.clock import SystemClock
 from weakincentives.runtime.mailbox import MailboxConnectionError
-from weakincentives.runtime.mailbox.flow import Flow
+from weakincentives.runtime.mailbox.flow import Flow, drive
 
 from .calls import INTERRUPTED, Block, Call, Outcome, Tries
-from .faults import Cure, Verdict, code_of, verdict
+from .faults import TRANSPORT, Cure, Verdict, code_of, verdict
 from .packing import pack
 from .server import check_server, parse_info
 from .topology import Address, Topology, owner_of, topology_of
@@ -80,11 +80,36 @@ class Link:
         """Whether keys are spread over several servers."""
         return self.topology.seeds is not None
 
+    def run(self, slot: int, call: Call) -> Outcome:
+        """Run a script in this thread: in one exchange, as nearly always, or as `call` does."""
+        node = self._slots.get(slot)
+        if node is None or call.then is not None or monotonic() - node.checked > RECHECK:
+            return drive(self.call(slot, call))
+        held = self._take(node)
+        if held is None:
+            return drive(self.call(slot, call))
+        connection = held.connection
+        try:
+            connection.send_packed_command([call.packed(as_text=False, repeated=False)])
+            answer = connection.read_response()
+        except ResponseError:
+            self._park(node, held)
+            return drive(self.call(slot, call))  # which judges the error when it comes again
+        except TRANSPORT:
+            self.wire.drop(held)
+            self._clear(node)
+            return drive(self.call(slot, call, repeated=True))
+        except BaseException:
+            self.wire.drop(held)
+            raise
+        self._park(node, held)
+        return Outcome(answer)
+
     def call(
-        self, slot: int, call: Call, block: Block | None = None, patience: float = PATIENCE
+        self, slot: int, call: Call, block: Block | None = None, *, repeated: bool = False
     ) -> Flow[Outcome]:
-        """Run a script where the slot is, again after faults until ``patience`` is over."""
-        tries = Tries(block, patience)
+        """Run a script where the slot is, again after faults until patience is over."""
+        tries = Tries(block, PATIENCE, repeated=repeated)
         while True:
             fault: Exception | None
             try:

@@ -57,7 +57,6 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
             )
         link = link_of(client)
         queue = Queue(
-            link,
             check_name(name),
             max_size=check_max_size(max_size),
             retention=None if default_ttl is None else check_positive("default_ttl", default_ttl),
@@ -65,7 +64,7 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
         )
         look_interval = check_positive("reaper_interval", reaper_interval)
         store_class = AsyncRedisStore if link.topology.awaited else RedisStore
-        store = store_class(queue, look_interval)
+        store = store_class(link, queue, look_interval)
 
         def sealer_for(declared: Any) -> Sealer:
             return JsonSealer(Codec(declared), store.limits.max_bytes)
@@ -84,7 +83,7 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
         super().close()
         self._users.discard(self)
         if not self._users:
-            self.store.queue.link.close()
+            self.store.link.close()
 
 
 class RedisMailboxFactory:

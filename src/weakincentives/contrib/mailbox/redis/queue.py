@@ -1,4 +1,4 @@
-"""One queue on a server: its keys, its commands and what their answers mean, as flows.
+"""One queue on a server: its keys, its calls and what their answers mean; no I/O.
 
 The layout of the keys is told in the headers of the scripts.
 """
@@ -10,17 +10,15 @@ from typing import Any
 from weakincentives.clock import SystemClock
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxFullError
-from weakincentives.runtime.mailbox.flow import Flow
 from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
 
 from .calls import Block, Call, Outcome
-from .link import Link
 from .packing import head, pack
 from .scripts import script
 from .topology import slot_of
 from .wire import Interrupt
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "milliseconds"]
 
 PROMOTE_INTERVAL = 0.1
 """What is due is brought back this often, even while there is enough pending."""
@@ -32,21 +30,16 @@ TIMED_LEASES = 10.0
 
 monotonic = SystemClock.monotonic
 
+DONE, GONE = b"12"
+
 
 class Queue:
-    """The flows of one queue, whichever wire they run on."""
+    """Makes the calls of one queue and reads their outcomes."""
 
     def __init__(
-        self,
-        link: Link,
-        name: str,
-        *,
-        max_size: int | None,
-        retention: float | None,
-        min_replicas: int,
+        self, name: str, *, max_size: int | None, retention: float | None, min_replicas: int
     ) -> None:
         self.name = name
-        self.link = link
         pending, invisible, data, delayed, wake, sent = (
             f"{{queue:{name}}}:{part}".encode()
             for part in ("pending", "invisible", "data", "delayed", "wake", "sent")
@@ -65,25 +58,30 @@ class Queue:
         self._promoted = 0.0
         self._deadlines = Deadlines()
 
-    def put(self, messages: Sequence[Outgoing]) -> Flow[None]:
+    def put(self, messages: Sequence[Outgoing]) -> Call:
         """Add the messages, all or none; known ids are left as they are."""
         replicas = self._min_replicas
-        arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0]
-        for id, payload, delay, given in messages:
-            arguments += (id, payload, milliseconds(delay) if delay else 0, 1 if given else 0)
+        options = ""
+        if any(message.delay or message.given for message in messages):
+            options = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
+        arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0, options]
+        for message in messages:
+            arguments += (message.id, message.payload)
         then = pack(b"WAIT", replicas, milliseconds(REPLICATION_SECONDS)) if replicas else None
-        call = Call(self._put, arguments, then=then)
-        outcome: Outcome = yield from self.link.call(self.slot, call)
+        return Call(self._put, arguments, then=then)
+
+    def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> None:
+        """Raise if there was no room, or too few replicas have the messages."""
         if outcome.answer < 0:
             raise MailboxFullError(
                 f"{self.name!r} holds {-1 - outcome.answer} of at most {self._max_size} messages, "
                 f"there is no room for {len(messages)} more; nothing was sent"
             )
-        if replicas and outcome.after < replicas:
+        if self._min_replicas and outcome.after < self._min_replicas:
             raise MailboxConnectionError(
-                f"{outcome.after} of {replicas} replicas have the message after "
-                f"{REPLICATION_SECONDS:g} s: it may be lost if the primary fails now. "
-                "Sending it again with the same message_id is safe"
+                f"{outcome.after} of {self._min_replicas} replicas have the message after "
+                f"{REPLICATION_SECONDS:g} s, so that its fate is unknown if the primary fails now; "
+                "sending it again with the same message_id is safe"
             )
 
     def lease(
@@ -92,91 +90,16 @@ class Queue:
         seconds: float,
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
-    ) -> Flow[Leases]:
-        """Acknowledge, then lease up to ``count`` messages, in one step."""
-        if ids is not None and not ids:
-            count = 0
-        call = self._lease_call(count, seconds, acknowledge, ids or ())
-        ends = monotonic() + seconds
-        outcome: Outcome = yield from self.link.call(self.slot, call)
-        return self._leases(outcome, ends, acknowledge)
-
-    def listen(self, count: int, seconds: float, wait: float, interrupt: Interrupt) -> Flow[Leases]:
-        """Wait for the wake token, then lease."""
-        if interrupt.is_set:
-            return Leases(())
-        block = None
-        if wait > 0:
-            wait = max(wait, SHORTEST_BLOCK)
-            timed = seconds < TIMED_LEASES
-            block = Block(pack(b"BZPOPMIN", self._wake, f"{wait:.3f}"), wait, interrupt, timed)
-        call = self._lease_call(count, seconds, (), (), woken=True)
-        started = monotonic()
-        outcome: Outcome = yield from self.link.call(self.slot, call, block)
-        if outcome.answer is None:
-            return Leases(())
-        at = None
-        if outcome.began is not None:
-            ours, servers = outcome.began
-            at = max(started, min(ours + outcome.answer[4] / 1000 - servers, monotonic()))
-        leases = self._leases(outcome, (at or started) + seconds, ())
-        return leases._replace(at=at)
-
-    def acknowledge(self, handles: Sequence[str]) -> Flow[Sequence[bool]]:
-        """Remove the messages; False where the lease had ended."""
-        outcome: Outcome = yield from self._settled("ack", handles, 0)
-        return self._acknowledged(outcome.answer, handles)
-
-    def release(self, handles: Sequence[str], delay: float) -> Flow[Sequence[bool]]:
-        """Give the messages back, visible after ``delay``; False where the lease had ended."""
-        outcome: Outcome = yield from self._settled("release", handles, delay)
-        # A repeat that finds its lease gone before the deadline finds its own first attempt.
-        return [
-            answer == ONE or (outcome.repeated and self._deadlines.holds(handle))
-            for answer, handle in zip(outcome.answer, handles, strict=True)
-        ]
-
-    def extend(self, handles: Sequence[str], seconds: float) -> Flow[Sequence[bool]]:
-        """Let the leases end ``seconds`` from now; False where they had ended already."""
-        started = monotonic()
-        outcome: Outcome = yield from self._settled("extend", handles, seconds)
-        done = [answer == ONE for answer in outcome.answer]
-        for handle, ok in zip(handles, done, strict=True):
-            if ok:
-                self._deadlines.set(handle, started + seconds)
-        return done
-
-    def purge(self) -> Flow[int]:
-        """Remove every message, leased ones too, and return how many there were."""
-        outcome: Outcome = yield from self.link.call(self.slot, Call(self._purge))
-        return int(outcome.answer)
-
-    def stats(self) -> Flow[QueueStats]:
-        """Count the messages by state."""
-        outcome: Outcome = yield from self.link.call(self.slot, Call(self._stats))
-        pending, leased, delayed, age = outcome.answer
-        return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000)
-
-    def peek(self, limit: int, offset: int = 0) -> Flow[Sequence[Seen]]:
-        """Look at messages that wait, in the order in which they would be received."""
-        call = Call(self._peek, (limit, offset))
-        outcome: Outcome = yield from self.link.call(self.slot, call)
-        found = iter(outcome.answer)
-        return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
-
-    def _lease_call(
-        self,
-        count: int,
-        seconds: float,
-        acknowledge: Sequence[str],
-        ids: Sequence[str],
         *,
         woken: bool = False,
     ) -> Call:
+        """Acknowledge, then lease up to ``count`` messages."""
         now = monotonic()
         promote = now - self._promoted > PROMOTE_INTERVAL
         if promote:
             self._promoted = now
+        if ids is not None and not ids:
+            count = 0
         arguments = (
             count,
             milliseconds(seconds),
@@ -187,50 +110,97 @@ class Queue:
             0,
             len(acknowledge),
             *acknowledge,
-            *ids,
+            *(ids or ()),
         )
         return Call(self._lease, arguments, repeat=6)
 
-    def _leases(self, outcome: Outcome, ends: float, acknowledge: Sequence[str]) -> Leases:
-        acknowledged, expired, dropped, next_due, _, *found = outcome.answer
+    def block(self, seconds: float, wait: float, interrupt: Interrupt) -> Block | None:
+        """Wait for the wake token before a lease of so many seconds; None for a mere look."""
+        if wait <= 0:
+            return None
+        wait = max(wait, SHORTEST_BLOCK)
+        command = pack(b"BZPOPMIN", self._wake, f"{wait:.3f}")
+        return Block(command, wait, interrupt, timed=seconds < TIMED_LEASES)
+
+    def was_leased(
+        self, outcome: Outcome, started: float, seconds: float, acknowledge: Sequence[str] = ()
+    ) -> Leases:
+        """Read what a look that ``started`` then brought."""
+        if outcome.answer is None:
+            return Leases(())
+        acknowledged, expired, dropped, next_due, now, *found = outcome.answer
+        at = None
+        if outcome.began is not None:
+            ours, servers = outcome.began
+            at = max(started, min(ours + now / 1000 - servers, monotonic()))
+        ends = (at or started) + seconds
         pairs = iter(found)
         messages = []
         for member, payload in zip(pairs, pairs, strict=True):
             handle = member.decode()
-            id, enqueued, deliveries, nacks, first, _ = handle.split("|")
             self._deadlines.set(handle, ends)
-            messages.append(
-                Leased(
-                    id,
-                    handle,
-                    payload,
-                    int(deliveries),
-                    int(nacks),
-                    int(enqueued) / 1000,
-                    int(first) / 1000,
-                )
-            )
-        return Leases(
-            messages,
-            self._acknowledged(acknowledged, acknowledge) if acknowledge else (),
-            None if next_due < 0 else next_due / 1000,
-            expired,
-            dropped,
-        )
+            id, enqueued, deliveries, nacks, first, _ = handle.split("|")
+            times = int(enqueued) / 1000, int(first) / 1000
+            messages.append(Leased(id, handle, payload, int(deliveries), int(nacks), *times))
+        done = self._done(acknowledged, acknowledge) if acknowledge else ()
+        due = None if next_due < 0 else next_due / 1000
+        return Leases(messages, done, due, expired, dropped, at)
 
-    def _settled(self, step: str, handles: Sequence[str], seconds: float) -> Flow[Outcome]:
-        call = Call(self._settle, (step, milliseconds(seconds), 0, *handles), repeat=2)
-        return (yield from self.link.call(self.slot, call))
+    def settle(self, step: str, handles: Sequence[str], seconds: float = 0) -> Call:
+        """Take the step "ack", "release" or "extend" with the handles."""
+        return Call(self._settle, (step, milliseconds(seconds), 0, *handles), repeat=2)
 
-    def _acknowledged(self, answers: bytes, handles: Sequence[str]) -> list[bool]:
+    def was_acknowledged(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
+        """Tell for each handle whether its message is gone by our doing."""
+        return self._done(outcome.answer, handles)
+
+    def _done(self, answers: bytes, handles: Sequence[str]) -> Sequence[bool]:
         # Gone before its lease was over: nobody but this holder can have acknowledged it.
         done = [
-            answer == ONE or (answer == TWO and self._deadlines.holds(handle))
+            answer == DONE or (answer == GONE and self._deadlines.holds(handle))
             for answer, handle in zip(answers, handles, strict=True)
         ]
         for handle in handles:
             self._deadlines.forget(handle)
         return done
+
+    def was_released(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
+        """Tell for each handle whether its message was given back."""
+        # A repeat that finds its lease gone before the deadline finds its own first attempt.
+        return [
+            answer == DONE or (outcome.repeated and self._deadlines.holds(handle))
+            for answer, handle in zip(outcome.answer, handles, strict=True)
+        ]
+
+    def was_extended(self, outcome: Outcome, handles: Sequence[str], ends: float) -> Sequence[bool]:
+        """Tell for each handle whether its lease now ends then."""
+        done = [answer == DONE for answer in outcome.answer]
+        for handle, ok in zip(handles, done, strict=True):
+            if ok:
+                self._deadlines.set(handle, ends)
+        return done
+
+    def purge(self) -> Call:
+        """Remove every message; the outcome is how many there were."""
+        return Call(self._purge)
+
+    def stats(self) -> Call:
+        """Count the messages by state."""
+        return Call(self._stats)
+
+    def was_counted(self, outcome: Outcome) -> QueueStats:
+        """Read the counts."""
+        pending, leased, delayed, age = outcome.answer
+        return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000)
+
+    def peek(self, limit: int, offset: int) -> Call:
+        """Look at messages that wait."""
+        return Call(self._peek, (limit, offset))
+
+    def was_seen(self, outcome: Outcome) -> Sequence[Seen]:
+        """Read the messages that wait."""
+        found = iter(outcome.answer)
+        return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
 
 
 class Deadlines:
@@ -255,9 +225,6 @@ class Deadlines:
     def forget(self, handle: str) -> None:
         """Forget a lease that was settled."""
         self._ends.pop(handle, None)
-
-
-ONE, TWO = b"12"
 
 
 def milliseconds(seconds: float) -> int:

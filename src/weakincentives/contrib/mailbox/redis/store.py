@@ -1,6 +1,6 @@
 """The Store on Redis, in its two forms: steps that block, and steps that are awaited."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
@@ -9,10 +9,14 @@ from weakincentives.runtime.mailbox.flow import Steps, drive, drive_async
 from weakincentives.runtime.mailbox.limits import Capabilities, Limits
 from weakincentives.runtime.mailbox.store import Leases, Outgoing, QueueStats, Seen
 
+from .calls import Call, Outcome
+from .link import Link
 from .queue import Queue
 from .wire import Interrupt
 
 __all__ = ["AsyncRedisStore", "QueueListener", "RedisStore"]
+
+monotonic = SystemClock.monotonic
 
 
 class RedisStore:
@@ -22,7 +26,8 @@ class RedisStore:
     limits = Limits()
     capabilities = Capabilities()
 
-    def __init__(self, queue: Queue, look_interval: float = 1.0) -> None:
+    def __init__(self, link: Link, queue: Queue, look_interval: float = 1.0) -> None:
+        self.link = link
         self.queue = queue
         self.name = queue.name
         self.look_interval = look_interval
@@ -30,7 +35,7 @@ class RedisStore:
 
     def put(self, messages: Sequence[Outgoing]) -> None:
         """Add the messages, all or none; known ids are left as they are."""
-        drive(self.queue.put(messages))
+        self.queue.was_put(self._run(self.queue.put(messages)), messages)
 
     def lease(
         self,
@@ -41,35 +46,40 @@ class RedisStore:
         ids: Sequence[str] | None = None,
     ) -> Leases:
         """Acknowledge, then lease up to ``count`` messages, in one step."""
-        return drive(self.queue.lease(count, seconds, acknowledge, ids))
+        started = monotonic()
+        outcome = self._run(self.queue.lease(count, seconds, acknowledge, ids))
+        return self.queue.was_leased(outcome, started, seconds, acknowledge)
 
     def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
         """Remove the messages; False where the lease had ended."""
-        return drive(self.queue.acknowledge(handles))
+        return self.queue.was_acknowledged(self._run(self.queue.settle("ack", handles)), handles)
 
     def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
         """Give the messages back, visible after ``delay``; False where the lease had ended."""
-        return drive(self.queue.release(handles, delay))
+        outcome = self._run(self.queue.settle("release", handles, delay))
+        return self.queue.was_released(outcome, handles)
 
     def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
-        return drive(self.queue.extend(handles, seconds))
+        ends = monotonic() + seconds
+        outcome = self._run(self.queue.settle("extend", handles, seconds))
+        return self.queue.was_extended(outcome, handles, ends)
 
     def purge(self) -> int:
         """Remove every message, leased ones too, and return how many there were."""
-        return drive(self.queue.purge())
+        return int(self._run(self.queue.purge()).answer)
 
     def stats(self) -> QueueStats:
         """Count the messages by state."""
-        return drive(self.queue.stats())
+        return self.queue.was_counted(self._run(self.queue.stats()))
 
     def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait, in the order in which they would be received."""
-        return drive(self.queue.peek(limit, offset))
+        return self.queue.was_seen(self._run(self.queue.peek(limit, offset)))
 
     def listen(self) -> "QueueListener":
         """Return a new listener."""
-        return QueueListener(self.queue)
+        return QueueListener(self.link, self.queue)
 
     def together(self) -> AbstractContextManager[None]:
         """Steps stay single: in a cluster, a reply and a queue live on different servers."""
@@ -77,7 +87,10 @@ class RedisStore:
 
     def close(self) -> None:
         """Let go of the connections that are not in use."""
-        self.queue.link.close()
+        self.link.close()
+
+    def _run(self, call: Call) -> Outcome:
+        return self.link.run(self.queue.slot, call)
 
 
 class AsyncRedisStore:
@@ -87,54 +100,61 @@ class AsyncRedisStore:
     limits = Limits()
     capabilities = Capabilities()
 
-    def __init__(self, queue: Queue, look_interval: float = 1.0) -> None:
+    def __init__(self, link: Link, queue: Queue, look_interval: float = 1.0) -> None:
+        self.link = link
         self.queue = queue
         self.name = queue.name
         self.look_interval = look_interval
         self.clock: Clock = SystemClock()
 
-    def put(self, messages: Sequence[Outgoing]) -> Awaitable[None]:
+    async def put(self, messages: Sequence[Outgoing]) -> None:
         """Add the messages, all or none; known ids are left as they are."""
-        return drive_async(self.queue.put(messages))
+        self.queue.was_put(await self._run(self.queue.put(messages)), messages)
 
-    def lease(
+    async def lease(
         self,
         count: int,
         seconds: float,
         *,
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
-    ) -> Awaitable[Leases]:
+    ) -> Leases:
         """Acknowledge, then lease up to ``count`` messages, in one step."""
-        return drive_async(self.queue.lease(count, seconds, acknowledge, ids))
+        started = monotonic()
+        outcome = await self._run(self.queue.lease(count, seconds, acknowledge, ids))
+        return self.queue.was_leased(outcome, started, seconds, acknowledge)
 
-    def acknowledge(self, handles: Sequence[str]) -> Awaitable[Sequence[bool]]:
+    async def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
         """Remove the messages; False where the lease had ended."""
-        return drive_async(self.queue.acknowledge(handles))
+        outcome = await self._run(self.queue.settle("ack", handles))
+        return self.queue.was_acknowledged(outcome, handles)
 
-    def release(self, handles: Sequence[str], delay: float) -> Awaitable[Sequence[bool]]:
+    async def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
         """Give the messages back, visible after ``delay``; False where the lease had ended."""
-        return drive_async(self.queue.release(handles, delay))
+        outcome = await self._run(self.queue.settle("release", handles, delay))
+        return self.queue.was_released(outcome, handles)
 
-    def extend(self, handles: Sequence[str], seconds: float) -> Awaitable[Sequence[bool]]:
+    async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
-        return drive_async(self.queue.extend(handles, seconds))
+        ends = monotonic() + seconds
+        outcome = await self._run(self.queue.settle("extend", handles, seconds))
+        return self.queue.was_extended(outcome, handles, ends)
 
-    def purge(self) -> Awaitable[int]:
+    async def purge(self) -> int:
         """Remove every message, leased ones too, and return how many there were."""
-        return drive_async(self.queue.purge())
+        return int((await self._run(self.queue.purge())).answer)
 
-    def stats(self) -> Awaitable[QueueStats]:
+    async def stats(self) -> QueueStats:
         """Count the messages by state."""
-        return drive_async(self.queue.stats())
+        return self.queue.was_counted(await self._run(self.queue.stats()))
 
-    def peek(self, limit: int, offset: int = 0) -> Awaitable[Sequence[Seen]]:
+    async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait, in the order in which they would be received."""
-        return drive_async(self.queue.peek(limit, offset))
+        return self.queue.was_seen(await self._run(self.queue.peek(limit, offset)))
 
     def listen(self) -> "QueueListener":
         """Return a new listener."""
-        return QueueListener(self.queue)
+        return QueueListener(self.link, self.queue)
 
     def together(self) -> AbstractContextManager[None]:
         """Steps stay single: in a cluster, a reply and a queue live on different servers."""
@@ -142,23 +162,39 @@ class AsyncRedisStore:
 
     async def close(self) -> None:
         """Let go of the connections that are not in use."""
-        self.queue.link.close()
+        self.link.close()
+
+    async def _run(self, call: Call) -> Outcome:
+        return await drive_async(self.link.call(self.queue.slot, call))
 
 
 class QueueListener:
     """One blocked consumer, on a connection that is its own while it waits."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, link: Link, queue: Queue) -> None:
+        self._link = link
         self._queue = queue
         self._interrupt = Interrupt()
 
     def lease(self, count: int, seconds: float, wait: float) -> Leases:
         """Wait for the wake token in this thread, then lease."""
-        return drive(self._queue.listen(count, seconds, wait, self._interrupt))
+        if self._interrupt.is_set:
+            return Leases(())
+        started = monotonic()
+        call = self._queue.lease(count, seconds, woken=True)
+        block = self._queue.block(seconds, wait, self._interrupt)
+        outcome = drive(self._link.call(self._queue.slot, call, block))
+        return self._queue.was_leased(outcome, started, seconds)
 
     async def lease_async(self, count: int, seconds: float, wait: float) -> Leases:
         """Wait for the wake token in the event loop, then lease."""
-        return await drive_async(self._queue.listen(count, seconds, wait, self._interrupt))
+        if self._interrupt.is_set:
+            return Leases(())
+        started = monotonic()
+        call = self._queue.lease(count, seconds, woken=True)
+        block = self._queue.block(seconds, wait, self._interrupt)
+        outcome = await drive_async(self._link.call(self._queue.slot, call, block))
+        return self._queue.was_leased(outcome, started, seconds)
 
     def interrupt(self) -> None:
         """End the wait in progress, and any later one."""

@@ -27,7 +27,7 @@ local PROMOTE, CHUNK, DROP = 500, 1000, 10000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, kept = tonumber(ARGV[1]), tonumber(ARGV[6])
-local handles = tonumber(ARGV[8])
+local passes_on, handles = tonumber(ARGV[5]), tonumber(ARGV[8])
 local expired, dropped, next_due = 0, 0, -1
 
 local function id_of(record)
@@ -91,7 +91,7 @@ local function find(from)
     local chunk = redis.call('LRANGE', pending, last - CHUNK + 1, last)
     for i = #chunk, 1, -1 do
       if wanted[id_of(chunk[i])] then
-        found[#found + 1] = chunk[i]
+        table.insert(found, 1, chunk[i])
         missing = missing - 1
       end
     end
@@ -104,17 +104,18 @@ end
 local HEAD = 5
 local reply = { '', 0, 0, 0, now }
 
--- Lease records that are still in pending; the caller removes them after.
+-- Lease records, the last one first; they are still in pending, the caller removes them after.
 local function lease(records)
   local ids, leases = {}, {}
-  for i, record in ipairs(records) do ids[i] = id_of(record) end
+  for i = 1, #records do ids[i] = id_of(records[i]) end
   local payloads = redis.call('HMGET', data, unpack(ids))
-  for i, record in ipairs(records) do
-    local base, enqueued, deliveries, nacks, first =
-      string.match(record, '^([^|]*|([^|]*))|(%d+)|(%d+)|(%d+)$')
-    if not base then
-      base, enqueued, deliveries, nacks, first = record, string.sub(record, #ids[i] + 2), 0, 0, now
+  for i = #records, 1, -1 do
+    local record = records[i]
+    local base, enqueued, deliveries, nacks, first = record, nil, 0, 0, now
+    if string.find(record, '|', #ids[i] + 2, true) then
+      base, deliveries, nacks, first = string.match(record, '^([^|]*|[^|]*)|(%d+)|(%d+)|(%d+)$')
     end
+    if kept > 0 then enqueued = string.sub(base, #ids[i] + 2) end
     if kept > 0 and now - tonumber(enqueued) > kept then
       redis.call('HDEL', data, ids[i])
       dropped = dropped + 1
@@ -148,42 +149,37 @@ end
 -- Lease the next ones; true if something is left in pending.
 local function lease_next(wanted)
   if kept > 0 then drop_old() end
-  local records = redis.call('LRANGE', pending, -wanted - 1, -1)
+  -- One more than wanted, if it matters whether more is there.
+  local records = redis.call('LRANGE', pending, -wanted - passes_on, -1)
   local left = #records > wanted
   if left then table.remove(records, 1) end
   if #records == 0 then return false end
-  -- The next one stands at the tail.
-  for i = 1, math.floor(#records / 2) do
-    records[i], records[#records + 1 - i] = records[#records + 1 - i], records[i]
-  end
   lease(records)
   redis.call('LTRIM', pending, 0, -#records - 1)
   return left
 end
 
-local acknowledged = {}
-for i = 9, 8 + handles do acknowledged[i - 8] = acknowledge(ARGV[i]) end
+local acknowledged = ''
+for i = 9, 8 + handles do acknowledged = acknowledged .. acknowledge(ARGV[i]) end
 
 if #ARGV > 8 + handles then
   promote()
   local found = find(9 + handles)
-  for i = 1, #found, CHUNK do
-    lease({ unpack(found, i, math.min(i + CHUNK - 1, #found)) })
-  end
+  if #found > 0 then lease(found) end
   for _, record in ipairs(found) do redis.call('LREM', pending, -1, record) end
 else
   local always = ARGV[4] == '1'
   local promoted = always and promote() or 0
   local left = lease_next(count)
   local short = count - (#reply - HEAD) / 2
-  if short > 0 and not left and not always then
+  if short > 0 and not always then
     promoted = promote()
     if promoted > 0 then left = lease_next(short) end
   end
-  if left and (promoted > 0 or ARGV[5] == '1') then redis.call('ZADD', wake, 0, '1') end
-  if left and #reply == HEAD then next_due = 0 end
+  if left or promoted > 0 then redis.call('ZADD', wake, 0, '1') end
+  if dropped >= DROP then next_due = 0 end
 end
 
-reply[1], reply[2], reply[3] = table.concat(acknowledged), expired, dropped
+reply[1], reply[2], reply[3] = acknowledged, expired, dropped
 reply[4] = #reply > HEAD and -1 or next_due
 return reply

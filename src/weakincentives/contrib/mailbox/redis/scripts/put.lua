@@ -10,8 +10,8 @@
 --       5 sent       ZSET  id chosen by the sender -> when first sent; expires after five minutes
 -- ARGV  1 most messages the queue may hold, 0 for any number
 --       2 "1" if WAIT follows, so that a send that changes nothing must still write
---       then four for each message: id, payload, delay in milliseconds, "1" if the sender chose
---       the id
+--       3 empty, or for each message its delay in milliseconds and "1" if the sender chose its id
+--       then two for each message: id, payload
 --
 -- Returns how many were added, or, if there is no room, minus one minus the number held.
 -- Declares no flags, so that at maxmemory the server refuses it before it begins.
@@ -21,48 +21,58 @@ local REMEMBER = 300000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local stamp = '|' .. now
+local delays, named, any_named = {}, {}, false
+for delay, given in string.gmatch(ARGV[3], '(%d+) (%d)') do
+  delays[#delays + 1] = tonumber(delay)
+  named[#delays] = given == '1'
+  any_named = any_named or named[#delays]
+end
+
+local ids = {}
+for i = 4, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local queued = redis.call('HMGET', data, unpack(ids))
+
+-- What is to be added: neither queued, nor sent lately, nor twice in this batch.
+local seen, fields, records, added = {}, {}, {}, {}
+for n, id in ipairs(ids) do
+  local known = queued[n] or seen[id]
+  if not known and named[n] then
+    local first = redis.call('ZSCORE', sent, id)
+    known = first and now - tonumber(first) < REMEMBER
+  end
+  if not known then
+    seen[id] = true
+    added[#added + 1] = n
+    fields[#fields + 1] = id
+    fields[#fields + 1] = ARGV[2 * n + 3]
+  end
+end
+
 local room = tonumber(ARGV[1])
-
-local function known(i)
-  if ARGV[i + 3] ~= '1' then return false end
-  local first = redis.call('ZSCORE', sent, ARGV[i])
-  return first and now - tonumber(first) < REMEMBER
-end
-
 if room > 0 then
-  local held, fresh = redis.call('HLEN', data), 0
-  for i = 3, #ARGV, 4 do
-    if redis.call('HEXISTS', data, ARGV[i]) == 0 and not known(i) then fresh = fresh + 1 end
-  end
-  if held + fresh > room then return -1 - held end
+  local held = redis.call('HLEN', data)
+  if held + #added > room then return -1 - held end
 end
 
-local records, added, named = {}, 0, false
-for i = 3, #ARGV, 4 do
-  local id, delay = ARGV[i], tonumber(ARGV[i + 2])
-  if known(i) then
-    -- nothing to do: it is queued, or was and is done
-  elseif redis.call('HSETNX', data, id, ARGV[i + 1]) == 1 then
-    added = added + 1
-    local record = id .. '|' .. now
-    if delay > 0 then
-      redis.call('ZADD', delayed, now + delay, record)
-    else
-      records[#records + 1] = record
-    end
-    if ARGV[i + 3] == '1' then
-      named = true
-      redis.call('ZADD', sent, now, id)
-    end
-  end
-  if ARGV[2] == '1' and added == 0 then
+if #added == 0 then
+  if ARGV[2] == '1' and queued[1] then
     -- WAIT counts what this connection wrote: write the entry over itself.
-    local kept = redis.call('HGET', data, id)
-    if kept then redis.call('HSET', data, id, kept) end
+    redis.call('HSET', data, ids[1], queued[1])
   end
+  return 0
 end
 
-if named then
+redis.call('HSET', data, unpack(fields))
+for _, n in ipairs(added) do
+  if (delays[n] or 0) > 0 then
+    redis.call('ZADD', delayed, now + delays[n], ids[n] .. stamp)
+  else
+    records[#records + 1] = ids[n] .. stamp
+  end
+  if named[n] then redis.call('ZADD', sent, now, ids[n]) end
+end
+if any_named then
   redis.call('ZREMRANGEBYSCORE', sent, '-inf', now - REMEMBER)
   redis.call('PEXPIRE', sent, REMEMBER)
 end
@@ -70,4 +80,4 @@ if #records > 0 and redis.call('LPUSH', pending, unpack(records)) == #records th
   -- It was empty, so nobody else has rung: others pass the token on while something is left.
   redis.call('ZADD', wake, 0, '1')
 end
-return added
+return #added
