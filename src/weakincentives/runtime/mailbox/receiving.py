@@ -42,6 +42,8 @@ def receive(
             yield from acknowledge_batch(box, done)
         return []
     deadline = time.monotonic() + wait if wait else 0.0
+    if wait and not done and store.capabilities.long_polls:
+        return (yield from _listen(box, count, seconds, deadline, Leases(())))
     started = store.clock.monotonic()
     if done:
         handles = [message.receipt_handle for message in done]
