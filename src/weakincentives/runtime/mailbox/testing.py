@@ -9,8 +9,9 @@ from weakincentives.ids import new_id
 
 from .errors import ReplyCancelledError
 from .memory import InMemoryMailbox
-from .memory_replies import InMemoryReplyStore
+from .memory_replies import InMemoryReplyTable
 from .memory_store import InMemoryStore
+from .replies import StoredReplies
 from .store import Leases, Outgoing, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
@@ -80,18 +81,17 @@ class FakeMailbox(InMemoryMailbox[T, R], Generic[T, R]):
 
     def __init__(self, name: str = "fake", *, max_size: int | None = None) -> None:
         self.clock = FakeClock()
+        self._replies = InMemoryReplyTable(self.clock)
         super().__init__(
-            name,
-            max_size=max_size,
-            clock=self.clock,
-            reply_store=InMemoryReplyStore(clock=self.clock),
+            name, max_size=max_size, clock=self.clock, reply_store=StoredReplies(self._replies)
         )
         self._fake = self.store = FaultyStore(name, max_size=max_size, clock=self.clock)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for delays, leases and replies; blocked consumers look again."""
+        """Let time pass for delays, leases and replies; whoever is blocked looks again."""
         self.clock.advance(seconds)
         self._fake.bell.ring_all()
+        self._replies.look_again()
 
     def expire_handle(self, receipt_handle: str) -> None:
         """End one lease now: its handle is refused, its message is visible again."""
