@@ -16,9 +16,9 @@ from weakincentives.runtime.mailbox import (
 )
 
 from .errors import Place, translated
-from .mailbox import SQSMailbox, find_queue
+from .mailbox import SQSMailbox
+from .queues import check_queue_name, find_queue
 from .replies import DynamoDBReplyStore
-from .store import check_queue_name
 
 __all__ = ["SQSBackend", "open_backend"]
 

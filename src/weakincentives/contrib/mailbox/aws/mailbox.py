@@ -14,14 +14,15 @@ from weakincentives.runtime.mailbox import (
     MailboxStats,
     ReplyStore,
 )
+from weakincentives.runtime.mailbox.store import QueueStats
 from weakincentives.runtime.mailbox.typed import MailboxOptions, StoreMailbox
 from weakincentives.serde import Codec
 
-from .errors import Place, translated
-from .store import SQSStore, check_queue_name
+from .queues import find_queue
+from .store import SQSStore
 from .wire import SQSSealer, check_group
 
-__all__ = ["SQSMailbox", "SQSMailboxFactory", "SQSStats", "find_queue"]
+__all__ = ["SQSMailbox", "SQSMailboxFactory", "SQSStats"]
 
 T = TypeVar("T")
 R = TypeVar("R", default=None)
@@ -77,11 +78,14 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
 
     def stats(self) -> SQSStats:
         """Count the messages by state, as SQS counts; the redrive policy comes along."""
-        return SQSStats(*self.store.stats(), self.store.redrive_policy)
+        return self._stats(self.store.stats())
 
     async def stats_async(self) -> SQSStats:
         """Do what `stats` does."""
-        return SQSStats(*await self.take(self.store.stats), self.store.redrive_policy)
+        return self._stats(await self.take(self.store.stats))
+
+    def _stats(self, counts: QueueStats) -> SQSStats:
+        return SQSStats(*counts, self.store.redrive_policy)
 
 
 class SQSMailboxFactory:
@@ -101,10 +105,3 @@ class SQSMailboxFactory:
         if identifier not in self._urls:
             self._urls[identifier] = find_queue(self._client, identifier, self._prefix)
         return SQSMailbox(self._urls[identifier], self._client, name=identifier)
-
-
-def find_queue(client: Any, name: str, prefix: str = "") -> str:
-    """Ask SQS for the URL of a queue."""
-    queue = check_queue_name(name, prefix)
-    with translated(Place("queue", queue, client.meta.region_name)):
-        return client.get_queue_url(QueueName=queue)["QueueUrl"]  # type: ignore[no-any-return]

@@ -4,13 +4,9 @@ import json
 import logging
 import math
 import os
-import random
-import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from weakincentives.clock import Clock, SystemClock
 from weakincentives.ids import new_id
@@ -25,12 +21,14 @@ from weakincentives.runtime.mailbox.flow import Steps
 from weakincentives.runtime.mailbox.limits import Capabilities, Limits
 from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
 
-from .errors import THROTTLED, BatchPartlySentError, Place, translated
+from .calls import PER_CALL, Calls, Entries, batches, in_tens
+from .errors import BatchPartlySentError, Place
 from .held import LONGEST_LEASE, Held, HeldLeases
 from .polls import LongPollListener, LongPolls
+from .queues import queue_name, url_region
 from .wire import Entry, to_entry, to_payload
 
-__all__ = ["LARGEST", "SQSStore", "batches", "check_queue_name", "queue_name"]
+__all__ = ["SQSStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +38,9 @@ SAFE_CALL = 256 * 1024
 """What one call takes everywhere, also where SQS has not grown yet."""
 SMALLEST_LIMIT = 1024
 """No queue can be set to refuse a message of this size."""
-PER_CALL = 10
 LONGEST_POLL = 20
 MOST_IN_FLIGHT = 120_000
-ATTEMPTS = 4
 
-QUEUE_NAME = re.compile(r"(?=.{1,80}\Z)[A-Za-z0-9_-]+(?:\.fifo)?")
-AWS_HOST = re.compile(
-    r"(?:sqs|queue)(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws|api)\.|"
-    r"([a-z0-9-]+)\.queue\.amazonaws\."
-)
 
 SYSTEM_ATTRIBUTES = [
     "ApproximateReceiveCount",
@@ -105,10 +96,10 @@ class SQSStore:
         # A poll that outlasts the client's patience would fail each time.
         patience = getattr(client.meta.config, "read_timeout", None) or LONGEST_POLL + 1
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
-        self._url = queue_url
         self._client = client
         self._group = group
-        self._place = Place("queue", queue, client.meta.region_name, _region(queue_url))
+        self._place = Place("queue", queue, client.meta.region_name, url_region(queue_url))
+        self._calls = Calls(queue_url, self._place)
         self._held = HeldLeases()
         self._limit = SMALLEST_LIMIT
         self._polls = LongPolls(self)
@@ -176,7 +167,7 @@ class SQSStore:
             # A retry after a lost answer is then handed the same messages.
             request["ReceiveRequestAttemptId"] = new_id()
         at = self.clock.monotonic()
-        found = self._call(self._client.receive_message, request).get("Messages", [])
+        found = self._calls.call(self._client.receive_message, request).get("Messages", [])
         if wait:
             at = self.clock.monotonic()
         messages = [_leased(received) for received in found]
@@ -200,7 +191,7 @@ class SQSStore:
     def purge(self) -> int:
         """Remove every message; the count is what SQS believed there to be."""
         before = self.stats()
-        self._call(self._client.purge_queue, {})
+        self._calls.call(self._client.purge_queue, {})
         self._held.clear()
         return before.pending + before.in_flight + before.delayed
 
@@ -275,10 +266,10 @@ class SQSStore:
             request["DelaySeconds"] = math.ceil(message.delay)
         return request
 
-    def _send(self, entries: dict[int, dict[str, Any]]) -> dict[int, MailboxError]:
+    def _send(self, entries: Entries) -> dict[int, MailboxError]:
         """Send one call's worth and return what failed."""
         try:
-            failed = self._batch(self._client.send_message_batch, entries)
+            failed = self._calls.batch(self._client.send_message_batch, entries)
         except MailboxError as error:
             return dict.fromkeys(entries, error)
         return {n: _send_error(self._place, fault) for n, fault in failed.items()}
@@ -293,12 +284,12 @@ class SQSStore:
         """Delete messages or change when they are visible; False where the lease had ended."""
         now = self.clock.monotonic()
         done = [False] * len(handles)
-        entries: dict[int, dict[str, Any]] = {}
+        entries: Entries = {}
         for n, held in enumerate(self._held.of(handles, now)):
             if held is not None and (seconds is None or held.longest(now) >= 0):
                 entries[n] = _settlement(handles[n], held, seconds, now)
-        for batch in _tens(entries):
-            failed = self._batch(method, batch)
+        for batch in in_tens(entries):
+            failed = self._calls.batch(method, batch)
             for n, entry in batch.items():
                 if n in failed and not failed[n].get("SenderFault", True):
                     raise MailboxConnectionError(
@@ -312,72 +303,9 @@ class SQSStore:
             self._held.drop(handles)
         return done
 
-    def _batch(
-        self, method: Callable[..., Any], entries: dict[int, dict[str, Any]]
-    ) -> dict[int, dict[str, Any]]:
-        """Call a batch API until no entry failed for want of luck; return those that did fail."""
-        failed: dict[int, dict[str, Any]] = {}
-        for attempt in range(ATTEMPTS):
-            request = [{"Id": str(n), **entry} for n, entry in entries.items()]
-            answer = self._call(method, {"Entries": request})
-            faults = {int(fault["Id"]): fault for fault in answer.get("Failed", [])}
-            unlucky = {n for n, fault in faults.items() if _worth_a_retry(fault)}
-            failed |= {n: fault for n, fault in faults.items() if n not in unlucky}
-            entries = {n: entry for n, entry in entries.items() if n in unlucky}
-            if not entries:
-                return failed
-            if attempt < ATTEMPTS - 1:
-                time.sleep(random.uniform(0.05, 0.1) * 2**attempt)
-        return failed | {n: faults[n] | {"SenderFault": False} for n in entries}
-
     def _attributes(self, names: list[str]) -> dict[str, str]:
-        answer = self._call(self._client.get_queue_attributes, {"AttributeNames": names})
+        answer = self._calls.call(self._client.get_queue_attributes, {"AttributeNames": names})
         return answer.get("Attributes", {})  # type: ignore[no-any-return]
-
-    def _call(self, method: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-        with translated(self._place):
-            return method(QueueUrl=self._url, **request)  # type: ignore[no-any-return]
-
-
-def batches(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Part messages of these sizes, in order, into calls of ten and ``most`` bytes at most."""
-    batch: list[int] = []
-    total = 0
-    for n, size in enumerate(sizes):
-        if batch and (len(batch) == PER_CALL or total + size > most):
-            yield batch
-            batch, total = [], 0
-        batch.append(n)
-        total += size
-    if batch:
-        yield batch
-
-
-def queue_name(queue_url: object) -> str:
-    """Return the name of the queue that a URL is of."""
-    parts = urlsplit(queue_url) if isinstance(queue_url, str) else None
-    name = parts.path.rpartition("/")[2] if parts else ""
-    if parts is None or parts.scheme not in ("http", "https") or not QUEUE_NAME.fullmatch(name):
-        raise InvalidParameterError(
-            f"queue_url must be the URL of an SQS queue, not {queue_url!r:.200}"
-        )
-    return name
-
-
-def check_queue_name(value: object, prefix: str = "") -> str:
-    """Check the name of a queue, before it reaches AWS, and return it with its prefix."""
-    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(prefix + value) or not value:
-        room = 80 - len(prefix)
-        raise InvalidParameterError(
-            f"name must be 1 to {room} characters of A-Z a-z 0-9 _ -, with .fifo at the end for a "
-            f"FIFO queue, not {value!r:.100}"
-        )
-    return prefix + value
-
-
-def _region(queue_url: str) -> str | None:
-    found = AWS_HOST.match(urlsplit(queue_url).hostname or "")
-    return (found[1] or found[2]) if found else None
 
 
 def _leased(received: dict[str, Any]) -> Leased:
@@ -400,16 +328,6 @@ def _settlement(handle: str, held: Held, seconds: float | None, now: float) -> d
     if seconds is not None:
         entry["VisibilityTimeout"] = min(math.ceil(seconds), held.longest(now))
     return entry
-
-
-def _tens(entries: dict[int, dict[str, Any]]) -> Iterator[dict[int, dict[str, Any]]]:
-    items = list(entries.items())
-    for start in range(0, len(items), PER_CALL):
-        yield dict(items[start : start + PER_CALL])
-
-
-def _worth_a_retry(fault: dict[str, Any]) -> bool:
-    return not fault.get("SenderFault", False) or fault.get("Code") in THROTTLED
 
 
 def _send_error(place: Place, fault: dict[str, Any]) -> MailboxError:

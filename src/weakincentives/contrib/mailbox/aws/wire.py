@@ -70,9 +70,11 @@ class Entry(NamedTuple):
 def to_entry(id: str, payload: bytes) -> Entry:
     """Split an envelope into body and attributes; other bytes become a body as they are."""
     envelope = _envelope(payload)
+    carried: dict[str, str] = {}
+    group = None
     if envelope is None:
         body, raw = _as_text(payload)
-        metadata, carried, group = Metadata(id, raw=raw), {}, None
+        metadata = Metadata(id, raw=raw)
     else:
         # JSON may hold, inside its strings, the two characters above space that XML has not.
         body = bytes(envelope.body).decode()
