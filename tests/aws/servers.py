@@ -98,6 +98,7 @@ def start(emulator: Emulator, shared: Path) -> dict[str, int]:
         except OSError:
             time.sleep(0.1)
             continue
+        process.returncode = 0  # whoever leaves last stops it: this object has no say any more
         return {"pid": process.pid, "port": port, "users": 0}
     process.kill()
     raise Unavailable(f"{emulator.name} did not start: {log.read_text()[-2000:]}")
