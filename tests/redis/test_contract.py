@@ -13,9 +13,7 @@ DECODING = {"decode_responses": True}
 
 PLACES = [
     pytest.param(("shared_server", clients.standalone, DECODING), id="standalone"),
-    pytest.param(
-        ("shared_trio", clients.sentinel, {}), id="sentinel", marks=pytest.mark.full
-    ),
+    pytest.param(("shared_trio", clients.sentinel, {}), id="sentinel", marks=pytest.mark.full),
     pytest.param(
         ("shared_cluster", clients.cluster, DECODING), id="cluster", marks=pytest.mark.full
     ),
@@ -31,9 +29,7 @@ class Connected:
     @pytest.fixture(autouse=True, params=PLACES)
     def client(self, request: pytest.FixtureRequest, bench: None, binary: Path) -> Any:
         server, client_of, options = request.param
-        self._client = client_of(
-            request.getfixturevalue(server), awaited=self.awaited, **options
-        )
+        self._client = client_of(request.getfixturevalue(server), awaited=self.awaited, **options)
         return self._client
 
     def clean_up(self) -> None:

@@ -1,5 +1,6 @@
 """What a backend accepts, and the checks that say so before anything happens."""
 
+import math
 import re
 from dataclasses import dataclass
 

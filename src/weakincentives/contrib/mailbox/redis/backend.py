@@ -4,9 +4,9 @@ from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 from weakref import WeakSet
 
-import redis
 from redis.sentinel import Sentinel
 
+import redis
 from weakincentives.contrib.mailbox.urls import redacted
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import redis
 import redis.asyncio
 import redis.asyncio.retry
 import redis.asyncio.sentinel
@@ -13,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
+import redis
 from weakincentives.runtime.mailbox import InvalidParameterError
 
 __all__ = ["Address", "Topology", "owner_of", "slot_of", "topology_of"]
