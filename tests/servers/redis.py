@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
+
+from redis import Redis
 
 from .ports import HOST, reserved_port
 from .process import Process

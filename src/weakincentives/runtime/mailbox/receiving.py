@@ -9,7 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .envelope import Unreadable
-from .errors import InvalidParameterError, ReceiptHandleExpiredError, SerializationError
+from .errors import (
+    InvalidParameterError,
+    MailboxError,
+    ReceiptHandleExpiredError,
+    SerializationError,
+)
 from .events import LeasesExpired, MessageReceived, MessagesDropped
 from .flow import Flow, Look, Step
 from .message import Message
@@ -168,10 +173,22 @@ async def _cancellable(
     except asyncio.CancelledError:
         if listener is not None:
             listener.interrupt()
-        leases = await task
+        giving_back = asyncio.ensure_future(_give_back(box, task))
+        while not giving_back.done():
+            try:
+                await asyncio.wait([giving_back])
+            except asyncio.CancelledError:
+                pass  # cancelled once more: what was leased is given back all the same
+        raise
+
+
+async def _give_back(box: "StoreMailbox[Any, Any]", look: Awaitable[Leases]) -> None:
+    try:
+        leases = await look
         if leases.messages:
             await box.take(box.store.release, [m.handle for m in leases.messages], 0.0)
-        raise
+    except MailboxError as error:
+        logger.warning("%r: a cancelled receive could not give back its leases: %s", box, error)
 
 
 def _messages(box: "StoreMailbox[Any, Any]", leases: Leases, deadline: float) -> Received:
