@@ -123,6 +123,13 @@ class InMemoryReplyTable:
             if listeners > 1:
                 self._bells[id] = (bell, listeners - 1)
 
+    def look_again(self) -> None:
+        """Let everybody who waits look again, because a fake clock has moved."""
+        with self._lock:
+            bells = list(self._bells.values())
+        for bell, _ in bells:
+            bell.ring_all()
+
     def remaining(self, id: str) -> float:
         """Return how long a reply has to live."""
         entry = self._entries.get(id)

@@ -57,7 +57,8 @@ class Message(Generic[T, R]):
     """
 
     _state: State = "held"
-    _replied = False
+    replied = False
+    """Whether a waiting caller got its reply through this delivery."""
     _body: Any = UNREAD
 
     def __init__(
@@ -134,6 +135,11 @@ class Message(Generic[T, R]):
         return None if reply_id is None else self._owner.reply_channel(reply_id)
 
     @property
+    def mailbox_name(self) -> str:
+        """The name of the mailbox it was received from."""
+        return self._owner.name
+
+    @property
     def is_finalized(self) -> bool:
         """Whether the message was acknowledged or given back."""
         return self._state in ("acknowledged", "nacked")
@@ -195,21 +201,28 @@ class Message(Generic[T, R]):
         )
 
     def _acknowledge(self) -> Flow[bool]:
-        if self._state == "acknowledged" and self._replied:
+        if self._state == "acknowledged" and self.replied:
             return True
         self._check_held()
-        if self.envelope.reply_id is not None and not self._replied:
-            channel = self._owner.reply_channel(self.envelope.reply_id)
-            if (yield from channel.open_flow()):
-                raise ReplyExpectedError
-        (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
+        yield from self.reply_due()
+        (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
         self.settled("acknowledged", done)
         return True
+
+    def reply_due(self) -> Flow[None]:
+        """Raise if a caller still waits for a reply to this message."""
+        if self.envelope.reply_id is not None and not self.replied:
+            channel = self._owner.reply_channel(self.envelope.reply_id)
+            if (yield from channel.open_flow()):
+                raise ReplyExpectedError(
+                    f"{self!r}: its sender waits for a reply; call reply(), "
+                    f"or nack() to let somebody else try"
+                )
 
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
         delay = self._owner.limits.visibility(visibility_timeout)
         self._check_held()
-        (done,) = yield partial(self._owner.store.release, (self._leased.handle,), delay)
+        (done,) = yield self._owner.step(self._owner.store.release, (self._leased.handle,), delay)
         self.settled("nacked", done, delay)
         return True
 
@@ -217,12 +230,12 @@ class Message(Generic[T, R]):
         seconds = self._owner.limits.visibility(timeout, "timeout")
         self._check_held()
         started = self._owner.store.clock.monotonic()
-        (done,) = yield partial(self._owner.store.extend, (self._leased.handle,), seconds)
+        (done,) = yield self._owner.step(self._owner.store.extend, (self._leased.handle,), seconds)
         self.extended(started + seconds, done, seconds)
         return True
 
     def _reply(self, value: R) -> Flow[str]:
-        if self._replied:
+        if self.replied:
             raise ReplyAlreadySentError
         if self.is_finalized:
             raise MessageFinalizedError
@@ -240,9 +253,9 @@ class Message(Generic[T, R]):
         with self._owner.store.together():
             # False means that the first value stands, or nobody waits any more: done either way.
             yield from channel.resolve_flow(value)
-            (done,) = yield partial(self._owner.store.acknowledge, (self._leased.handle,))
+            (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
             self.settled("acknowledged", done)
-        self._replied = True
+        self.replied = True
         self._owner.publish(MessageReplied, self.id, reply_id)
         return reply_id
 

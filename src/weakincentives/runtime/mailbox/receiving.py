@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .envelope import Unreadable
-from .errors import ReceiptHandleExpiredError, SerializationError
+from .errors import InvalidParameterError, ReceiptHandleExpiredError, SerializationError
 from .events import LeasesExpired, MessageReceived, MessagesDropped
 from .flow import Flow, Look, Step
 from .message import Message
@@ -38,18 +38,17 @@ def receive(
     seconds = limits.visibility(visibility_timeout)
     wait = limits.wait(wait_time_seconds)
     if box.closed:
-        if done:
-            yield from acknowledge_batch(box, done)
+        yield from acknowledge_batch(box, done)
         return []
+    held = (yield from _held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
     started = store.clock.monotonic()
-    if done:
-        handles = [message.receipt_handle for message in done]
-        look = partial(store.lease, count, seconds, acknowledge=handles)
+    if held:
+        look = partial(store.lease, count, seconds, acknowledge=list(held))
     else:
         look = partial(store.lease, count, seconds)
     leases: Leases = yield _guarded(box, box.step(look), None)
-    for message, ok in zip(done, leases.acknowledged, strict=True):
+    for message, ok in zip(held.values(), leases.acknowledged, strict=True):
         _acknowledged(message, ok)
     if wait and not leases.messages:
         return (yield from _listen(box, count, seconds, deadline, leases))
@@ -69,16 +68,34 @@ def acknowledge_batch(
     box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
 ) -> Flow[list[bool]]:
     """Acknowledge in one step; False where the lease had ended."""
-    held = [message for message in messages if not message.is_finalized]
+    held = yield from _held(box, messages)
     answers: Sequence[bool] = ()
     if held:
-        handles = [message.receipt_handle for message in held]
-        answers = yield box.step(box.store.acknowledge, handles)
-    done = {
-        message.receipt_handle: _acknowledged(message, ok)
-        for message, ok in zip(held, answers, strict=True)
-    }
-    return [done.get(message.receipt_handle, False) for message in messages]
+        answers = yield box.step(box.store.acknowledge, list(held))
+    for message, ok in zip(held.values(), answers, strict=True):
+        _acknowledged(message, ok)
+    done = {handle for handle, ok in zip(held, answers, strict=True) if ok}
+    return [message.replied or message.receipt_handle in done for message in messages]
+
+
+def _held(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
+) -> Flow[dict[str, Message[Any, Any]]]:
+    """Return by handle those that are not settled yet, each once, if all may be acknowledged."""
+    if not isinstance(messages, Sequence):
+        raise InvalidParameterError(
+            f"messages must be a list of received messages, not {messages!r:.100}"
+        )
+    held = {}
+    for message in messages:
+        if not isinstance(message, Message) or message.mailbox_name != box.name:
+            raise InvalidParameterError(
+                f"messages must have been received from {box.name!r}, not be {message!r:.100}"
+            )
+        if not message.is_finalized:
+            yield from message.reply_due()
+            held[message.receipt_handle] = message
+    return held
 
 
 def _listen(
@@ -150,9 +167,8 @@ def _report(box: "StoreMailbox[Any, Any]", leases: Leases) -> None:
         box.publish(MessagesDropped, leases.dropped)
 
 
-def _acknowledged(message: Message[Any, Any], ok: bool) -> bool:
+def _acknowledged(message: Message[Any, Any], ok: bool) -> None:
     try:
         message.settled("acknowledged", ok)
     except ReceiptHandleExpiredError:
-        return False
-    return True
+        pass  # a batch answers for each message instead

@@ -75,7 +75,8 @@ class Desk:
 
     def __init__(self, table: ReplyTable, declared: Any = Any) -> None:
         self.table = table
-        self.sealer = sealer_for(table, declared)
+        self.declared = declared
+        self.sealer = sealer_for(table, Any if declared in (None, type(None)) else declared)
 
     def step(self, method: Callable[..., Any], *args: Any) -> Step:
         """Return a call of the table as a step."""
@@ -206,7 +207,7 @@ class PendingReply(Generic[T]):
             if timeout != 0:
                 check_positive("timeout", timeout)
             deadline = min(deadline, time.monotonic() + timeout)
-        if (yield from self._look()):
+        if self._value is not NOTHING:
             return self._value  # type: ignore[no-any-return]
         listener = self._desk.table.listen(self.id)
         try:

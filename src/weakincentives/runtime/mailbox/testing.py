@@ -7,10 +7,10 @@ from typing_extensions import TypeVar
 
 from weakincentives.ids import new_id
 
-from .errors import ReplyCancelledError
 from .memory import InMemoryMailbox
-from .memory_replies import InMemoryReplyStore
+from .memory_replies import InMemoryReplyTable
 from .memory_store import InMemoryStore
+from .replies import StoredReplies
 from .store import Leases, Outgoing, QueueStats, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
@@ -80,18 +80,17 @@ class FakeMailbox(InMemoryMailbox[T, R], Generic[T, R]):
 
     def __init__(self, name: str = "fake", *, max_size: int | None = None) -> None:
         self.clock = FakeClock()
+        self._replies = InMemoryReplyTable(self.clock)
         super().__init__(
-            name,
-            max_size=max_size,
-            clock=self.clock,
-            reply_store=InMemoryReplyStore(clock=self.clock),
+            name, max_size=max_size, clock=self.clock, reply_store=StoredReplies(self._replies)
         )
         self._fake = self.store = FaultyStore(name, max_size=max_size, clock=self.clock)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for delays, leases and replies; blocked consumers look again."""
+        """Let time pass for delays, leases and replies; whoever is blocked looks again."""
         self.clock.advance(seconds)
         self._fake.bell.ring_all()
+        self._replies.look_again()
 
     def expire_handle(self, receipt_handle: str) -> None:
         """End one lease now: its handle is refused, its message is visible again."""
@@ -153,7 +152,7 @@ class FaultyStore(InMemoryStore):
         return super().purge()
 
     def stats(self) -> QueueStats:
-        """Count the messages."""
+        """Count the messages by state."""
         self._check()
         return super().stats()
 
@@ -173,29 +172,26 @@ class ImmediateReply(Generic[T]):
     def __init__(self, value: T) -> None:
         self.id = new_id()
         self._value = value
-        self._cancelled = False
 
     def wait(self, *, timeout: float | None = None) -> T:
         """Return the value."""
-        if self._cancelled:
-            raise ReplyCancelledError
         return self._value
 
     async def wait_async(self, *, timeout: float | None = None) -> T:
         """Return the value."""
-        return self.wait()
+        return self._value
 
     def poll(self) -> T | None:
         """Return the value."""
-        return self.wait()
+        return self._value
 
     def is_ready(self) -> bool:
-        """Whether the value is there: always, unless cancelled."""
-        return not self._cancelled
+        """Whether the value is there: always."""
+        return True
 
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
+        """Whether it was cancelled: never."""
+        return False
 
     def cancel(self) -> bool:
         """Nothing is left to cancel."""

@@ -60,6 +60,7 @@ class StoreMailbox(Generic[T, R]):
         self.types = DeclaredTypes(type(self), options.body_type, options.reply_type, sealer_for)
         self._resolver = options.reply_resolver
         self._reply_table = _table_of(options.reply_store, store)
+        self._desk: Desk | None = None
         self._listeners: set[Listener] = set()
         self._lock = threading.Lock()
         self.closed = False
@@ -243,6 +244,8 @@ class StoreMailbox(Generic[T, R]):
 
     def approximate_count(self) -> int:
         """Count all messages: pending, leased and delayed."""
+        if self._awaited:
+            raise self.only_async("approximate_count")
         return self.stats().total
 
     async def approximate_count_async(self) -> int:
@@ -360,7 +363,9 @@ class StoreMailbox(Generic[T, R]):
         """Return where callers of this mailbox wait for replies."""
         if self._reply_table is None:
             raise UnsupportedOperationError(f"{self!r} has no reply store: pass reply_store=")
-        return Desk(self._reply_table, self.types.reply)
+        if self._desk is None or self._desk.declared is not self.types.reply:
+            self._desk = Desk(self._reply_table, self.types.reply)
+        return self._desk
 
 
 def _table_of(reply_store: ReplyStore[Any] | None, store: Store | AsyncStore) -> ReplyTable | None:

@@ -1,0 +1,16 @@
+"""The command line: ``wink``."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run ``wink``; without its packages, say how to get them."""
+    try:
+        from weakincentives.cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("weakincentives"):
+            raise
+        sys.exit(f"wink needs the package {error.name}: pip install 'weakincentives[cli]'")
+    sys.exit(run())

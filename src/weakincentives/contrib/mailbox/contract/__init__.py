@@ -1,0 +1,72 @@
+"""The conformance suite of mailboxes: subclass `MailboxContract`, say how to make one, run pytest.
+
+    class TestMine(MailboxContract):
+        def make_mailbox(self, name, **options):
+            return MyMailbox(name, **options)
+
+`ReplyStoreContract` does the same for reply stores. ``docs/contract.md`` has the hooks.
+"""
+
+try:
+    import hypothesis as hypothesis
+    import pytest
+except ImportError as error:
+    raise ImportError(
+        f"the contract suite needs {error.name}: pip install pytest hypothesis"
+    ) from error
+
+# Before they are imported, so that a failed assertion shows the values it compared.
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{part}"
+        for part in (
+            "concurrency",
+            "contents",
+            "declared",
+            "delivery",
+            "events",
+            "harness",
+            "leases",
+            "machine",
+            "reply_channel",
+            "reply_store",
+            "reply_to",
+            "round_trip",
+            "validation",
+            "waiting",
+        )
+    )
+)
+
+from .concurrency import Concurrency  # noqa: E402
+from .contents import Contents  # noqa: E402
+from .declared import Declared  # noqa: E402
+from .delivery import Delivery  # noqa: E402
+from .events import Events  # noqa: E402
+from .leases import Leasing  # noqa: E402
+from .machine import MailboxMachine, StateMachine  # noqa: E402
+from .reply_channel import ExpectingReply  # noqa: E402
+from .reply_store import ReplyStoreContract  # noqa: E402
+from .reply_to import ReplyTo  # noqa: E402
+from .round_trip import RoundTrip  # noqa: E402
+from .validation import Validation  # noqa: E402
+from .waiting import Waiting  # noqa: E402
+
+__all__ = ["MailboxContract", "MailboxMachine", "ReplyStoreContract"]
+
+
+class MailboxContract(
+    Delivery,
+    Waiting,
+    Leasing,
+    Contents,
+    ReplyTo,
+    ExpectingReply,
+    RoundTrip,
+    Validation,
+    Declared,
+    Events,
+    Concurrency,
+    StateMachine,
+):
+    """Everything a mailbox promises. Override `make_mailbox`, and the other hooks where needed."""

@@ -1,0 +1,132 @@
+"""One way to write a test, two ways to run it: blocking calls, or their twins in an event loop."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["DEADLINE", "Driver", "Face", "Proxy", "background"]
+
+Face: TypeAlias = Literal["sync", "async"]
+
+DEADLINE = 30.0
+"""Seconds after which a call that should have ended long ago fails its test."""
+
+TWINS = frozenset(
+    {
+        *("send", "send_batch", "send_expecting_reply", "receive", "exchange"),
+        *("acknowledge_batch", "purge", "approximate_count", "stats", "peek"),
+        *("acknowledge", "nack", "extend_visibility", "reply"),
+        *("wait", "poll", "is_ready", "is_cancelled", "cancel", "is_open"),
+        *("create", "resolve", "get", "consume", "delete", "scan_expired", "cleanup_expired"),
+    }
+)
+"""Everything that does I/O, and so must have a twin with the suffix ``_async``."""
+
+
+class Driver:
+    """Calls a mailbox by one face; the async one in an event loop of its own thread."""
+
+    def __init__(self, face: Face) -> None:
+        self.face = face
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end, from any thread but the loop's."""
+        return asyncio.run_coroutine_threadsafe(_bounded(work), self.loop).result()
+
+    def call(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Call a store, whose steps may have to be awaited."""
+        result = step(*args)
+        return self.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """Cancel what is left, wait for it, and stop the loop."""
+        self.run(_cancel_rest())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(DEADLINE)
+        self.loop.close()
+
+
+class Proxy:
+    """A mailbox, message or reply that looks blocking, whichever face is driven.
+
+    Attributes are looked up by name, so that a missing twin fails the contract.
+    """
+
+    def __init__(self, raw: Any, driver: Driver) -> None:
+        self.raw = raw
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in TWINS:
+            return self._wrapped(getattr(self.raw, name))
+        if self._driver.face == "sync":
+            call = getattr(self.raw, name)
+        else:
+            twin = getattr(self.raw, f"{name}_async")
+
+            def call(*args: Any, **options: Any) -> Any:
+                return self._driver.run(twin(*args, **options))
+
+        def wrapped(*args: Any, **options: Any) -> Any:
+            plain = {key: _unwrapped(value) for key, value in options.items()}
+            return self._wrapped(call(*map(_unwrapped, args), **plain))
+
+        return wrapped
+
+    def __repr__(self) -> str:
+        return f"<{self._driver.face} {self.raw!r}>"
+
+    def _wrapped(self, value: Any) -> Any:
+        if isinstance(value, list) and value and _has_twins(value[0]):
+            return [Proxy(item, self._driver) for item in value]
+        return Proxy(value, self._driver) if _has_twins(value) else value
+
+
+def _has_twins(value: Any) -> bool:
+    twins = ("send_async", "acknowledge_async", "wait_async", "is_open_async")
+    return any(hasattr(value, twin) for twin in twins)
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, list) and any(isinstance(item, Proxy) for item in value):
+        return [item.raw if isinstance(item, Proxy) else item for item in value]
+    return value.raw if isinstance(value, Proxy) else value
+
+
+async def _bounded(work: Coroutine[Any, Any, Any]) -> Any:
+    async with asyncio.timeout(DEADLINE):
+        return await work
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+async def _cancel_rest() -> None:
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+def background(call: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
+    """Call in a thread of its own; the future has what came of it."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call(*args, **options))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever asks the future
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future

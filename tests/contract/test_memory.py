@@ -1,0 +1,107 @@
+"""The in-memory backend, and the typed face over each way in which a store can take its steps."""
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+from tests.contract.shelf import (
+    AwaitedReplies,
+    AwaitedStore,
+    BlockingReplies,
+    BlockingStore,
+    FrugalStore,
+    Shelf,
+)
+from weakincentives.contrib.mailbox.contract import MailboxContract, ReplyStoreContract
+from weakincentives.contrib.mailbox.testing import FakeClock
+from weakincentives.runtime.mailbox import InMemoryMailbox, InMemoryReplyStore
+from weakincentives.runtime.mailbox.replies import StoredReplies
+
+
+class TestInMemory(MailboxContract):
+    serialize: ClassVar[bool] = False
+
+    def make_mailbox(self, name: str, **options: Any) -> InMemoryMailbox[Any, Any]:
+        return InMemoryMailbox(name, serialize=self.serialize, **options)
+
+    def open_again(self, mailbox: Any, **options: Any) -> InMemoryMailbox[Any, Any]:
+        # Memory is not shared by name: hand the queue and the replies over.
+        second = self.make_mailbox(mailbox.name, **options)
+        second.store = mailbox.store
+        second._reply_table = mailbox._reply_table
+        return second
+
+
+class TestInMemorySerialized(TestInMemory):
+    serialize = True
+
+
+class TestBytes(MailboxContract):
+    """Payloads are bytes and names are resolved, as on a server; time is a fake."""
+
+    fake_clock = True
+    moment = 1
+    model_examples = 100
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(clock=FakeClock())
+
+    def make_mailbox(self, name: str, **options: Any) -> Any:
+        return self.shelf.mailbox(name, **options)
+
+    def elapse(self, seconds: float) -> None:
+        self.shelf.advance(seconds)
+
+
+class TestBlocking(TestBytes):
+    """Steps that an event loop must not take itself."""
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(BlockingStore, BlockingReplies, FakeClock())
+
+
+class TestAwaited(TestBytes):
+    """Steps that are awaited: there is no blocking face."""
+
+    faces = ("async",)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(AwaitedStore, AwaitedReplies, FakeClock())
+
+
+class TestFrugal(TestBytes):
+    """What a backend declares that it cannot do is refused or skipped, and the rest still holds."""
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(FrugalStore, clock=FakeClock())
+
+
+class TestInMemoryReplyStore(ReplyStoreContract):
+    def make_reply_store(self) -> Any:
+        return InMemoryReplyStore()
+
+
+class TestBytesReplyStore(ReplyStoreContract):
+    fake_clock = True
+    moment = 1
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(clock=FakeClock())
+
+    def make_reply_store(self) -> Any:
+        return StoredReplies(self.shelf.table)
+
+    def elapse(self, seconds: float) -> None:
+        self.shelf.advance(seconds)
+
+
+class TestAwaitedReplyStore(TestBytesReplyStore):
+    faces = ("async",)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(AwaitedStore, AwaitedReplies, FakeClock())
