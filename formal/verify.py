@@ -35,6 +35,8 @@ MUTANTS = {
     "purge-ghost": "Exclusive|HasData",
 }
 
+WORKERS = str(os.cpu_count() or 1)
+
 # Messages, consumers, deliveries of each, and whether liveness is checked too.
 SCOPES = ((2, 2, 2, True), (2, 2, 3, False), (3, 2, 2, False), (2, 3, 2, False))
 
@@ -68,7 +70,7 @@ def tlc(text: str, jar: Path) -> tuple[str, float]:
         (Path(directory) / "Mailbox.cfg").write_text(text)
         started = time.monotonic()
         finished = subprocess.run(
-            ["java", "-XX:+UseParallelGC", "-cp", str(jar), "tlc2.TLC", "-workers", str(os.cpu_count() or 1),
+            ["java", "-XX:+UseParallelGC", "-cp", str(jar), "tlc2.TLC", "-workers", WORKERS,
              "-deadlock", "-nowarning", "-config", "Mailbox.cfg", "Mailbox.tla"],
             cwd=directory, capture_output=True, text=True, timeout=3600, check=False,
         )  # fmt: skip

@@ -85,10 +85,13 @@ class Codec:
             raise DecodeError(f"cannot decode {_describe(self.declared)}: {error}") from error
 
 
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
+
+
 def class_name(value: object) -> str | None:
     """Return the name that tells ``value`` from other members of a union; None for plain JSON."""
     cls = type(value)
-    return cls.__name__ if _is_model(cls) else None
+    return cls.__name__ if cls not in _PLAIN and _is_model(cls) else None
 
 
 def check_depth(data: bytes, error: type[SerdeError]) -> None:

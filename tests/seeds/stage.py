@@ -60,8 +60,9 @@ class Stage:
 
     def redis_class(self) -> Any:
         """A Redis class whose objects reach the test server, whatever host they are told."""
-        from redis import Redis
         from redis.connection import parse_url
+
+        from redis import Redis
 
         where = parse_url(self.request.getfixturevalue("redis_url"))
         closing = self.later
@@ -76,8 +77,9 @@ class Stage:
 
     def redis(self) -> Any:
         """A client of the test server, and ``redis.Redis`` in its place for imports to find."""
-        import redis
         import redis.cluster
+
+        import redis
 
         local = self.redis_class()
         self.monkeypatch.setattr(redis, "Redis", local)
