@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sqlite.clocks import TwoClocks
 
+from tests.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox.sqlite import SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.contrib.mailbox.sqlite.registry import open_database

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from tests.sqlite.clocks import TwoClocks
 
+from tests.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.contrib.mailbox.sqlite.era import Era, next_era

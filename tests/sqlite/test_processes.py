@@ -12,8 +12,8 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.sqlite import workers
 
+from tests.sqlite import workers
 from weakincentives.contrib.mailbox import SQLiteMailbox
 from weakincentives.contrib.mailbox.sqlite import opening
 from weakincentives.contrib.mailbox.sqlite.database import Database

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sqlite.clocks import TwoClocks
 
+from tests.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.runtime.mailbox import MailboxClosedError, MailboxError, MailboxFullError

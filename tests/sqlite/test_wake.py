@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.sqlite import workers
 
+from tests.sqlite import workers
 from weakincentives.contrib.mailbox import SQLiteMailbox, SQLiteReplyStore
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
