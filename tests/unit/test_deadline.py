@@ -32,7 +32,7 @@ def test_a_deadline_is_a_timeout():
 
 def test_a_deadline_needs_a_time_zone():
     with pytest.raises(InvalidParameterError, match="time zone"):
-        Deadline(datetime(2030, 1, 1))  # noqa: DTZ001
+        Deadline(datetime(2030, 1, 1))
 
 
 def test_after():
