@@ -81,9 +81,9 @@ def test_a_request_becomes_a_result(box):
 def test_a_plain_loop_works_with_the_request_itself():
     box = InMemoryMailbox("requests")
     reply = box.send_expecting_reply(MainLoopRequest(request="a"))
-    MainLoop(
-        adapter=CallableAdapter(lambda prompt: prompt.params.upper()), requests=box
-    ).run(max_iterations=1)
+    MainLoop(adapter=CallableAdapter(lambda prompt: prompt.params.upper()), requests=box).run(
+        max_iterations=1
+    )
     assert reply.wait(timeout=5).output == "A"
 
 
