@@ -8,6 +8,7 @@ from weakincentives.dispatch import Dispatcher, InProcessDispatcher
 from .backoff import Backoff
 from .deadline import Budget, BudgetExceededError, Deadline, DeadlineExceededError, Usage
 from .dlq import DeadLetter, DLQConsumer, DLQPolicy, replay_dead_letters
+from .health import HealthServer
 from .heartbeat import Heartbeat
 from .lease_extender import (
     Lease,
@@ -16,6 +17,7 @@ from .lease_extender import (
     LeaseLostError,
     current_lease,
 )
+from .lifecycle import LoopGroup, Runnable
 from .mailbox import (
     Capabilities,
     CollectingMailbox,
@@ -61,6 +63,8 @@ from .mailbox import (
 from .main_loop import MainLoop, MainLoopConfig, MainLoopRequest, MainLoopResult
 from .session import Session
 from .settlement import RepeatedCrashError
+from .shutdown import ShutdownCoordinator
+from .watchdog import Watchdog
 from .worker import Failure, Worker, WorkerConfig
 
 if TYPE_CHECKING:
@@ -92,6 +96,7 @@ __all__ = [
     "DynamoDBReplyStore",
     "Failure",
     "FakeMailbox",
+    "HealthServer",
     "Heartbeat",
     "ImmediateReply",
     "InMemoryMailbox",
@@ -104,6 +109,7 @@ __all__ = [
     "LeaseExtenderConfig",
     "LeaseLostError",
     "Limits",
+    "LoopGroup",
     "Mailbox",
     "MailboxClosedError",
     "MailboxConnectionError",
@@ -140,6 +146,7 @@ __all__ = [
     "ReplyState",
     "ReplyStore",
     "ReplyTimeoutError",
+    "Runnable",
     "SQLiteMailbox",
     "SQLiteMailboxFactory",
     "SQLiteReplyStore",
@@ -147,8 +154,10 @@ __all__ = [
     "SQSMailboxFactory",
     "SerializationError",
     "Session",
+    "ShutdownCoordinator",
     "UnsupportedOperationError",
     "Usage",
+    "Watchdog",
     "Worker",
     "WorkerConfig",
     "current_lease",

@@ -87,7 +87,9 @@ class Heartbeat:
             if silent > within:
                 return f"has not looked into its mailbox for {silent:.0f} s"
         elif now > due > looked:
-            return f"its look into the mailbox has outlasted its wait by {now - due + OVERDUE:.0f} s"
+            return (
+                f"its look into the mailbox has outlasted its wait by {now - due + OVERDUE:.0f} s"
+            )
         return None
 
 

@@ -42,7 +42,7 @@ class ShutdownCoordinator:
         self._arrived: SimpleQueue[int | None] = SimpleQueue()
         self._told = threading.Event()
         self._callbacks: list[Callback] = []
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     @classmethod
     def install(
@@ -84,9 +84,8 @@ class ShutdownCoordinator:
         """Have ``callback`` called when a signal arrives, at once if one has."""
         with self._guard:
             self._callbacks.append(callback)
-            late = self._told.is_set()
-        if late:
-            self._call(callback)
+            if self._told.is_set():
+                self._call(callback)
 
     def unregister(self, callback: Callback) -> bool:
         """Undo one `register`; False if there was none."""
@@ -130,10 +129,10 @@ class ShutdownCoordinator:
             return
         logger.info("%s: shutting down; a second signal ends at once", signal.Signals(number).name)
         with self._guard:
+            for callback in self._callbacks:
+                self._call(callback)
+            # Last, so that whoever waits for it and then exits does not outrun a callback.
             self._told.set()
-            callbacks = list(self._callbacks)
-        for callback in callbacks:
-            self._call(callback)
 
     def _call(self, callback: Callback) -> None:
         def call() -> None:
@@ -142,4 +141,7 @@ class ShutdownCoordinator:
             except Exception:
                 logger.exception("a shutdown callback failed: %r", callback)
 
-        threading.Thread(target=call, name="shutdown-callback").start()
+        try:
+            threading.Thread(target=call, name="shutdown-callback", daemon=False).start()
+        except RuntimeError:
+            call()  # no thread is left: late is better than never

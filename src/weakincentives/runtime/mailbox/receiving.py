@@ -47,6 +47,8 @@ def receive(
         return []
     held = (yield from _held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
+    if wait and not done and first is None and store.capabilities.long_polls:
+        return (yield from _listen(box, count, seconds, deadline, Leases(()), stop))
     started = store.clock.monotonic()
     if held:
         look = partial(store.lease, count, seconds, acknowledge=list(held))

@@ -1,0 +1,165 @@
+"""Waking those who wait: in this process at a bell, in others through a file that they watch."""
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from weakincentives.runtime.mailbox.errors import MailboxError
+from weakincentives.runtime.mailbox.waiting import Bell
+
+from .signals import Signal
+
+__all__ = ["Key", "Wake"]
+
+logger = logging.getLogger(__name__)
+
+Key: TypeAlias = tuple[str, str]
+"""A query that counts what somebody waits for, and its argument."""
+
+# A consumer that polls again at once finds the watcher still there.
+LINGER = 2.0
+
+
+class Wake:
+    """The bells of one database, and the one thread that listens for other processes."""
+
+    def __init__(
+        self,
+        path: str,
+        look: weakref.WeakMethod[Callable[[Iterable[Key]], Iterable[tuple[Key, int]]]],
+        make_signal: weakref.WeakMethod[Callable[[], Signal]],
+    ) -> None:
+        self._path = path
+        self._look = look
+        self._make_signal = make_signal
+        # Reentrant, for a collected database is closed by whatever thread happens to collect it.
+        self._lock = threading.RLock()
+        self._bells: dict[Key, tuple[Bell, int]] = {}
+        self._file: int | None = None
+        self._watch: Watch | None = None
+        self._closed = False
+
+    def join(self, key: Key) -> Bell:
+        """Return the bell that rings for this key, from now on; `leave` it in the end."""
+        with self._lock:
+            bell, listeners = self._bells.get(key, (None, 0))
+            bell = bell or Bell()
+            self._bells[key] = (bell, listeners + 1)
+            make_signal = self._make_signal()
+            if self._watch is None and not self._closed and make_signal is not None:
+                self._watch = Watch(make_signal(), self._heard, self._idle)
+            return bell
+
+    def leave(self, key: Key) -> None:
+        """Stop listening."""
+        with self._lock:
+            bell, listeners = self._bells.pop(key, (None, 0))
+            if bell is not None and listeners > 1:
+                self._bells[key] = (bell, listeners - 1)
+
+    def notify(self, key: Key, times: int) -> None:
+        """Tell everybody, after the commit, that something has come for this key."""
+        entry = self._bells.get(key)
+        if entry is not None:
+            entry[0].ring(times)
+        file = self._file
+        if file is None:
+            file = self._open()
+        try:
+            os.pread(file, 1, 0)
+        except OSError:
+            pass  # waiters look again by themselves; what was committed must not fail now
+
+    def close(self) -> None:
+        """Wake all waiters, stop the thread and close the file."""
+        with self._lock:
+            self._closed = True
+            watch, self._watch = self._watch, None
+            bells = [bell for bell, _ in self._bells.values()]
+            file, self._file = self._file, None
+        for bell in bells:
+            bell.ring_all()
+        if watch is not None:
+            watch.stop()
+        if file is not None:
+            os.close(file)
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of the parent's files; its thread is not here."""
+        if self._watch is not None:
+            self._watch.signal.close()
+        if self._file is not None:
+            os.close(self._file)
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._file is None:
+                try:
+                    self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    return -1
+            return self._file
+
+    def _heard(self) -> None:
+        with self._lock:
+            keys = list(self._bells)
+        look = self._look()
+        if not keys or look is None:
+            return
+        try:
+            found = look(keys)
+        except MailboxError as error:
+            logger.warning("waiters are not woken but look by themselves: %s", error)
+            return
+        for key, count in found:
+            entry = self._bells.get(key)
+            if entry is not None:
+                entry[0].ring(count)
+
+    def _idle(self, watch: "Watch") -> bool:
+        """Let the thread end if nobody waits."""
+        with self._lock:
+            if self._bells and self._watch is watch:
+                return False
+            if self._watch is watch:
+                self._watch = None
+            return True
+
+
+class Watch:
+    """One thread that waits for a signal and passes it on."""
+
+    def __init__(
+        self, signal: Signal, heard: Callable[[], None], idle: Callable[["Watch"], bool]
+    ) -> None:
+        self.signal = signal
+        self._heard = heard
+        self._idle = idle
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="weakincentives-wake", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self.signal.interrupt()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        busy_until = time.monotonic() + LINGER
+        try:
+            while not self._stopped:
+                if self.signal.wait(LINGER) and not self._stopped:
+                    self._heard()
+                now = time.monotonic()
+                if now >= busy_until:
+                    if self._idle(self):
+                        return
+                    busy_until = now + LINGER
+        finally:
+            self.signal.close()

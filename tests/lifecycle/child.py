@@ -1,0 +1,122 @@
+"""A process that runs a group; the first argument says how it behaves.
+
+Tells its parent what it has reached, a word a line, on standard output.
+"""
+
+import faulthandler
+import logging
+import sys
+import threading
+import time
+
+from tests.lifecycle.loops import SmallLoop, loop
+
+from weakincentives.runtime import LoopGroup
+from weakincentives.runtime.mailbox import InMemoryMailbox
+
+faulthandler.dump_traceback_later(60, exit=True)  # never outlives its test by much
+
+
+def say(word: object) -> None:
+    print(word, flush=True)
+
+
+class Saying(SmallLoop):
+    """Says when it waits for messages, and when it was told to stop."""
+
+    def run(self, **options):
+        say("running")
+        super().run(**options)
+
+    def shutdown(self, *, timeout=30.0):
+        say("told")
+        return super().shutdown(timeout=timeout)
+
+
+def saying(handle=lambda body: None, *bodies):
+    mailbox = InMemoryMailbox("jobs")
+    for body in bodies:
+        mailbox.send(body)
+    return Saying(mailbox, handle)
+
+
+def ready_then_said(group):
+    """Say the port of the probes once the group is ready."""
+
+    def look():
+        while not group.ready().ok:
+            time.sleep(0.005)
+        say(group.health_address[1] if group.health_address else "ready")
+
+    threading.Thread(target=look, daemon=True).start()
+    return group
+
+
+def idle():
+    ready_then_said(LoopGroup([saying(), loop()])).run(wait_time_seconds=20)
+    say("drained")
+
+
+def busy():
+    """Finishes its job when it is sent a line."""
+
+    def job(body):
+        say("working")
+        sys.stdin.readline()
+        say("finished")
+
+    group = LoopGroup([saying(job, "job")], health_port=0)
+    ready_then_said(group).run()
+    say("drained" if group.drained else "cut")
+
+
+def hanging(shutdown_timeout=30.0, **options):
+    def job(body):
+        say("working")
+        threading.Event().wait()
+
+    group = LoopGroup([saying(job, "job")], shutdown_timeout=shutdown_timeout, **options)
+    group.run(wait_time_seconds=0.05)
+    say("drained" if group.drained else "cut")
+
+
+def late():
+    hanging(shutdown_timeout=0.3)
+
+
+def watched():
+    logging.basicConfig(level=logging.INFO)
+    hanging(watchdog_threshold=0.3)
+
+
+def watched_and_well():
+    ready_then_said(LoopGroup([saying()], watchdog_threshold=0.5)).run(wait_time_seconds=0.05)
+    say("drained")
+
+
+def watched_with_a_log_that_hangs():
+    class Stuck(logging.Handler):
+        def emit(self, record):
+            threading.Event().wait()
+
+    sys.modules["weakincentives.runtime.watchdog"].LAST_WORDS = 0.3
+    logging.getLogger("weakincentives.runtime.watchdog").addHandler(Stuck())
+    hanging(watchdog_threshold=0.3)
+
+
+def crash():
+    def job(body):
+        raise LookupError("the job was bad")
+
+    LoopGroup([saying(), loop(job, "job")]).run()
+
+
+def exits():
+    def job(body):
+        sys.exit(7)
+
+    LoopGroup([saying(), loop(job, "job")]).run()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

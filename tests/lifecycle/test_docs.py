@@ -1,0 +1,25 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from weakincentives.runtime import health
+from weakincentives.runtime.watchdog import WATCHDOG_EXIT_CODE
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lifecycle.md").read_text()
+
+
+def test_the_example_runs():
+    [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    ran = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "printed a page\nprinted the last page\n"), ran
+
+
+def test_the_figures_are_those_of_the_code():
+    assert f"| {WATCHDOG_EXIT_CODE} |" in PAGE
+    assert 1 / health.ACCEPT_PAUSE == 500
+    assert health.MAX_CLIENTS == 64
+    assert health.CLIENT_PATIENCE == 5
+    assert health.MAX_HEAD == 8 * 1024
