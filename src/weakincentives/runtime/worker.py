@@ -5,6 +5,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -87,8 +88,10 @@ class Run:
     ) -> None:
         self.visibility = visibility
         self.wait = wait
+        # What makes no sense as a lease is refused where it is asked for.
         untold = leases.extension == DEFAULT_EXTENSION
-        self.leases = replace(leases, extension=visibility) if untold and visibility else leases
+        sensible = isinstance(visibility, int | float) and 0 < visibility < math.inf
+        self.leases = replace(leases, extension=visibility) if untold and sensible else leases
         self.error: BaseException | None = None
         self._left = max_iterations
         self._lock = threading.Lock()
@@ -200,6 +203,7 @@ class Worker(Generic[T, R]):
         if threading.get_ident() in self._lanes or self.heartbeat.at_work():
             # It cannot wait for itself. And a signal handler may have interrupted this thread
             # while it held a lock that stopping needs.
+            self._stop.say()
             _thread.start_new_thread(self._stop.set, ())
             return not self.running
         self._stop.set()
