@@ -5,17 +5,49 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from tests.support.waiting import eventually
 
+from weakincentives.clock import SystemClock
 from weakincentives.contrib.mailbox.aws import SQSMailbox
-from weakincentives.contrib.mailbox.aws.polls import MAX_POLLS
+from weakincentives.contrib.mailbox.aws.polls import MAX_POLLS, LongPollListener, LongPolls
 from weakincentives.contrib.mailbox.contract.driver import background
 from weakincentives.runtime.mailbox import MailboxError, MailboxResolutionError
+from weakincentives.runtime.mailbox.store import Leased, Leases
 
 from .cloud import CREDENTIALS, REGION, Cloud
+
+
+class Slow:
+    """A queue whose polls end when the test says so."""
+
+    clock = SystemClock()
+    look_interval = 20.0
+
+    def __init__(self) -> None:
+        self.answers: SimpleQueue[Leases] = SimpleQueue()
+        self.released: list[str] = []
+        self.extend_error: Exception | None = None
+
+    def receive(self, count: int, seconds: float, wait: int) -> Leases:
+        return self.answers.get(timeout=30)
+
+    def extend(self, handles: Sequence[str], seconds: float) -> list[bool]:
+        if self.extend_error is not None:
+            raise self.extend_error
+        return [True] * len(handles)
+
+    def release(self, handles: Sequence[str], delay: float) -> list[bool]:
+        self.released += handles
+        return [True] * len(handles)
+
+
+def leases(*handles: str) -> Leases:
+    return Leases([Leased(h, h, b"", 1, 0, 0.0, 0.0) for h in handles], at=1.0)
 
 
 def polls() -> int:
@@ -195,3 +227,67 @@ def test_leases_that_cannot_be_given_back_are_no_error(
     ministack.sqs.meta.events.register("before-call.sqs.ChangeMessageVisibilityBatch", refuse)
     box.store._polls._give_back([message._leased])
     assert "come back when their leases end" in caplog.text
+
+
+def test_a_wait_ends_in_time_although_its_poll_does_not() -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+    assert LongPollListener(line).lease(1, 30, 0.6) == Leases(())
+    assert asyncio.run(LongPollListener(line).lease_async(1, 30, 0.6)) == Leases(())
+    queue.answers.put(leases("late"))
+    eventually(lambda: queue.released == ["late"])
+
+
+def test_the_rest_of_a_second_is_waited_for_without_a_call() -> None:
+    queue = Slow()
+    listener = LongPollListener(LongPolls(queue))
+    queue.answers.put(Leases(()))
+    listener.lease(1, 30, 0.5)
+    started = time.monotonic()
+    assert listener.lease(1, 30, 0.2) == Leases(())
+    assert asyncio.run(listener.lease_async(1, 30, 0.2)) == Leases(())
+    assert time.monotonic() - started > 0.35
+
+
+def test_a_poll_that_brings_more_than_one_waiter_wants_serves_several() -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+    waiting = [background(LongPollListener(line).lease, 2, 30, 10) for _ in range(2)]
+    eventually(lambda: polls() == 2)
+    queue.answers.put(leases("a", "b", "c", "d", "e"))
+    taken = [[m.handle for m in each.result(10).messages] for each in waiting]
+    assert sorted(map(len, taken)) == [2, 2]
+    eventually(lambda: queue.released == ["e"])
+    queue.answers.put(Leases((), at=1.0))
+
+
+def test_a_lease_that_cannot_be_made_longer_fails_its_waiter() -> None:
+    queue = Slow()
+    queue.extend_error = MailboxError("cut")
+    line = LongPolls(queue)
+    first = LongPollListener(line)
+    waiting = background(first.lease, 1, 30, 10)
+    eventually(lambda: polls() == 1)
+    first.interrupt()
+    assert waiting.result(10) == Leases(())
+    second = background(LongPollListener(line).lease, 1, 60, 10)
+    eventually(lambda: len(line._line) == 1)
+    queue.answers.put(leases("a"))
+    with pytest.raises(MailboxError, match="cut"):
+        second.result(10)
+
+
+def test_a_wait_that_is_broken_off_gives_back_what_comes() -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+
+    async def main() -> None:
+        task = asyncio.create_task(LongPollListener(line).lease_async(1, 30, 10))
+        await asyncio.to_thread(eventually, lambda: polls() == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    queue.answers.put(leases("a"))
+    eventually(lambda: queue.released == ["a"])
