@@ -83,7 +83,9 @@ class TestFifoOnMoto(TestFifo):
         "test_a_repeated_id_is_the_same_message_after_the_acknowledgement": (
             "forgets an id with its message: SQS knows it for five minutes"
         ),
-        "test_a_nack_wakes_a_long_poll": "does not see a nack while it polls a group, in a race",
+        "test_a_nack_wakes_a_long_poll": (
+            "keeps for a whole poll which groups were in flight when it began: a race"
+        ),
     }
 
 
