@@ -108,6 +108,11 @@ class ProcessPool:
         self._deaths = 0
         self._done = 0
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that were started last."""
+        return [worker.pid for worker in self._workers]
+
     def check(self, done: int) -> None:
         """Start those again that died, unless they die without bringing results."""
         if done > self._done:

@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 LOOK = 1.0
 BATCH = 100
-LEASE = 60.0
+# How long a collector that was killed keeps the results from the next one.
+LEASE = 20.0
 # Where few leases fit into one call, extending thousands of them takes its time.
 LONG_LEASE = 600.0
 # Results of other runs are for somebody else, who must find them.

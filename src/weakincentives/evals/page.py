@@ -26,7 +26,6 @@ def page(report: EvalReport) -> str:
             _head(report, title),
             _tiles(report),
             _plots(report),
-            _errors(report),
             _failures(report),
             _missing(report),
         )
@@ -83,20 +82,19 @@ def _plots(report: EvalReport) -> str:
     if report.latencies:
         plots.append(("Latency", latency_plot(report.latencies)))
     plots.append(("Pass rate by tag", tag_plot(list(report.by_tag().values()))))
+    if report.error_count:
+        plots.append(("Errors by type", _errors(report)))
     drawn = "".join(f"<figure><h2>{name}</h2>{plot}</figure>\n" for name, plot in plots)
     return f'<section class="plots">\n{drawn}</section>\n'
 
 
 def _errors(report: EvalReport) -> str:
-    kinds = report.errors_by_type()
-    if not kinds:
-        return ""
     rows = "".join(
         f'<tr><td>{escape(kind)}</td><td class="number">{count:,}</td></tr>'
-        for kind, count in kinds.items()
+        for kind, count in report.errors_by_type().items()
     )
     head = '<tr><th>type</th><th class="number">count</th></tr>'
-    return f"<section><h2>Errors by type</h2><table>{head}{rows}</table></section>\n"
+    return f"<table>{head}{rows}</table>"
 
 
 def _failures(report: EvalReport) -> str:

@@ -51,23 +51,31 @@ def latency_plot(values: Sequence[float]) -> str:
 def tag_plot(tags: Sequence[TagSummary]) -> str:
     """Return the pass rate of each tag with its 95 % interval."""
     shown = tags[:SHOWN_TAGS]
-    height = ROW * len(shown) + 26
+    height = ROW * len(shown) + 20
     parts = [
-        _text(x, height - 6, label, "middle")
-        for x, label in ((LEFT / 2, "0%"), (WIDTH / 2, "50%"), (WIDTH - 24, "100%"))
+        _text(x, height - 4, label, anchor)
+        for x, label, anchor in (
+            (0, "0%", "start"),
+            (WIDTH / 2, "50%; the line is the 95 % interval", "middle"),
+            (WIDTH, "100%", "end"),
+        )
     ]
-    left, width = 12.0, WIDTH - 36.0
     for row, one in enumerate(shown):
-        top = row * ROW + 4
-        parts.append(_text(left, top + 9, _short(one.tag), "start", "name"))
-        figures = f"{percent(one.pass_rate)} of {one.total}"
-        parts.append(_text(left + width, top + 9, figures, "end"))
-        parts.append(_rect(left, top + 14, width, 9, "track"))
+        top = row * ROW
+        figures = f"{percent(one.pass_rate)} of {one.total:,}"
         title = f"{one.tag}: {one.passed} of {one.total} passed"
-        parts.append(_rect(left, top + 14, width * one.pass_rate, 9, "bar", title))
-        low, high = (left + width * end for end in one.interval)
-        middle = top + 18.5
-        parts.append(f'<path class="whisker" d="M{low:.1f} {middle}H{high:.1f}"/>')
+        parts += [
+            _text(0, top + 11, _short(one.tag), "start", "name"),
+            _text(WIDTH, top + 11, figures, "end"),
+            _rect(0, top + 16, WIDTH, 10, "track"),
+            _rect(0, top + 16, WIDTH * one.pass_rate, 10, "bar", title),
+        ]
+        low, high = (WIDTH * end for end in one.interval)
+        ends = "".join(f"M{end:.1f} {top + 18}v6" for end in (low, high))
+        parts.append(f'<path class="whisker" d="M{low:.1f} {top + 21}H{high:.1f}{ends}"/>')
+    if len(tags) > len(shown):
+        parts.append(_text(0, height + 12, f"and {len(tags) - len(shown)} more tags", "start"))
+        height += 18
     return _svg("tags", f"Pass rate of {len(shown)} tags", height, parts)
 
 
@@ -110,7 +118,9 @@ def _histogram(
             bar_width = across(bin.high) - across(bin.low) - 1.6
             parts.append(_rect(x, floor - bar, bar_width, bar, "bar", title))
     parts.append(f'<path class="axis" d="M{LEFT} {floor}H{WIDTH - RIGHT}"/>')
-    parts += [_text(across(at), floor + 14, name, "middle") for at, name in ticks]
+    for at, name in ticks:
+        anchor = "start" if at == low else "end" if at == high else "middle"
+        parts.append(_text(across(at), floor + 14, name, anchor))
     parts.append(_text(LEFT + wide / 2, HEIGHT - 4, axis, "middle"))
     previous = -math.inf
     for name, at in marks:
