@@ -212,7 +212,7 @@ def test_however_it_ends_its_workers_end_and_nothing_is_lost(
     finally:
         first.send_signal(how)
         code = first.wait(30)
-    assert code == (130 if how is signal.SIGINT else -how)
+    assert code == (-how if how is signal.SIGKILL else 128 + how)
     eventually(lambda: not any(alive(pid) for pid in worker_pids(place)), within=30)
     done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--run", "stopped", "--json")
     summary = json.loads(done.stdout)

@@ -1,9 +1,6 @@
 """Commands that evaluate: run, submit, collect and compare."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +10,7 @@ import typer
 import weakincentives
 from weakincentives.cli import output
 from weakincentives.cli.eval_pool import load_loop, pool_for
+from weakincentives.cli.eval_progress import note, progress
 from weakincentives.cli.queues import DEFAULT_URL, JsonOption, UrlOption
 from weakincentives.errors import WinkError
 from weakincentives.evals import (
@@ -26,7 +24,6 @@ from weakincentives.evals import (
 from weakincentives.evals import compare as compare_reports
 from weakincentives.evals.dataset import write_whole
 from weakincentives.evals.formats import milliseconds, percent
-from weakincentives.evals.progress import shown_progress
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import (
     InMemoryMailbox,
@@ -43,7 +40,7 @@ INCOMPLETE = 4
 EXIT_CODES = """
 
 Exit codes: 0 fine; 1 something failed; 2 bad input, and nothing was run; 3 the pass rate is too
-low, or the second run is worse; 4 results are missing.
+low, or the second run is worse; 4 results are missing; 130 or 143 stopped by Ctrl-C or SIGTERM.
 """
 
 WRITERS: dict[str, Callable[[EvalReport], str]] = {
@@ -52,7 +49,6 @@ WRITERS: dict[str, Callable[[EvalReport], str]] = {
     ".md": EvalReport.to_markdown,
     ".xml": EvalReport.to_junit_xml,
 }
-PLAIN_LINES_EVERY = 5.0
 
 Data = Annotated[Path, typer.Argument(help="The data set: one JSON object a line.")]
 Reports = Annotated[
@@ -105,7 +101,7 @@ def run(
         dataset: Dataset[Any, Any] = Dataset.load(data, *loop.sample_types)
         name = check_name(run_id or f"eval-{new_id()}", "--run")
         results = _results_of(loop, name)
-        with _progress(len(dataset)) as told:
+        with progress(len(dataset)) as told:
             pool = pool_for(target, loop, url, workers, lease)
 
             def looked(done: int, expected: int) -> None:
@@ -121,7 +117,7 @@ def run(
             found = collected(timeout_seconds=0, save=save_whole, progress=_silent)
             if not found.complete:
                 left = dataset.without(result.sample_id for result in found.results)
-                _note(f"run {name}: {len(left)} samples to go; resume it with --run {name}")
+                note(f"run {name}: {len(left)} samples to go; resume it with --run {name}")
                 submit_dataset(left, loop.requests, reply_to=results, run_id=name)
                 with pool:
                     found = collected(timeout_seconds=timeout, save=save, progress=looked)
@@ -161,7 +157,7 @@ def collect(
     dataset: Dataset[Any, Any] = Dataset.load(data)
     with (
         weakincentives.connect(url) as backend,
-        _progress(len(dataset)) as told,
+        progress(len(dataset)) as told,
     ):
         found = collect_results(
             backend.mailbox(check_name(run_id, "run_id")),
@@ -239,33 +235,8 @@ def _endings() -> str:
     return f"{', '.join(others)} or {last}"
 
 
-@contextmanager
-def _progress(expected: int) -> Iterator[Callable[[int, int], object]]:
-    """Show a bar on a terminal, and a plain line now and then elsewhere."""
-    plain = None if sys.stderr.isatty() else _PlainLines()
-    with shown_progress(plain, expected) as told:
-        yield told
-
-
-class _PlainLines:
-    def __init__(self) -> None:
-        self._last = -1
-        self._next = 0.0
-
-    def __call__(self, done: int, expected: int) -> None:
-        now = time.monotonic()
-        if done != self._last and (now >= self._next or done >= expected):
-            self._last, self._next = done, now + PLAIN_LINES_EVERY
-            _note(f"{done} of {expected} results")
-
-
 def _silent(done: int, expected: int) -> None:
     """Say nothing."""
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(output.printable(text) + "\n")
-    sys.stderr.flush()
 
 
 def _finish(
@@ -276,10 +247,10 @@ def _finish(
     else:
         _show(report, paths)
     if not report.complete:
-        _note(f"wink: {report.missing_count} of {report.expected_count} results are missing")
+        note(f"wink: {report.missing_count} of {report.expected_count} results are missing")
         raise typer.Exit(INCOMPLETE)
     if min_pass_rate is not None and report.pass_rate < min_pass_rate:
-        _note(f"wink: the pass rate {report.pass_rate:.4f} is below {min_pass_rate}")
+        note(f"wink: the pass rate {report.pass_rate:.4f} is below {min_pass_rate}")
         raise typer.Exit(BELOW)
 
 
