@@ -272,9 +272,9 @@ def _consumers(path: Path, number: int, seconds: float = 3.0) -> list[int]:
     for _ in range(200):
         box.send_batch([BODY] * 1000)
     queue: Any = spawn.Queue()
-    start = time.time() + 2.0
+    barrier = spawn.Barrier(number)
     workers = [
-        spawn.Process(target=_consume, args=(str(path), start, seconds, queue))
+        spawn.Process(target=_consume, args=(str(path), barrier, seconds, queue))
         for _ in range(number)
     ]
     for worker in workers:
@@ -285,12 +285,13 @@ def _consumers(path: Path, number: int, seconds: float = 3.0) -> list[int]:
     return done
 
 
-def _consume(path: str, start: float, seconds: float, queue: Any) -> None:
+def _consume(path: str, barrier: Any, seconds: float, queue: Any) -> None:
     box: SQLiteMailbox[Any] = SQLiteMailbox("work", path, durability="normal")
-    time.sleep(max(start - time.time(), 0))
+    barrier.wait()
+    until = time.monotonic() + seconds
     done: list[Any] = []
     count = 0
-    while time.time() < start + seconds:
+    while time.monotonic() < until:
         done = box.exchange(done)
         count += len(done)
     queue.put(count)
