@@ -20,6 +20,8 @@ class Limits:
     max_visibility: float = TEN_YEARS
     max_wait: float = TEN_YEARS
     max_batch: int = 1000
+    max_send_batch: int = 1000
+    """How many messages ``send_batch`` takes; ``max_batch`` is for all else."""
     max_bytes: int = 1024 * 1024
     fractions: bool = True
 
@@ -37,11 +39,22 @@ class Limits:
 
     def batch(self, value: object, name: str = "max_messages") -> int:
         """Check the size of a batch."""
-        if type(value) is not int or not 1 <= value <= self.max_batch:
+        return self._count(name, value, self.max_batch)
+
+    def send_batch(self, value: object) -> int:
+        """Check how many bodies are sent at once."""
+        return self._count("len(bodies)", value, self.max_send_batch)
+
+    def _count(self, name: str, value: object, limit: int) -> int:
+        if type(value) is not int or not 1 <= value <= limit:
             raise InvalidParameterError(
-                f"{name} must be a whole number from 1 to {self.max_batch}, not {value!r}"
+                f"{name} must be a whole number from 1 to {limit}, not {value!r}"
             )
         return value
+
+    def rounded(self, seconds: float) -> float:
+        """Return a lease or delay that a loop computed as this backend takes it: no shorter."""
+        return min(seconds if self.fractions else math.ceil(seconds), self.max_visibility)
 
     def _seconds(self, name: str, value: object, limit: float) -> float:
         # The common case first: this runs on every call.
@@ -73,6 +86,8 @@ class Capabilities:
     """``peek()`` and leasing by id work."""
     exact_counts: bool = True
     """``approximate_count()`` and ``stats()`` are exact."""
+    long_polls: bool = False
+    """A wait is a look that the backend itself prolongs: each look costs, so none comes before."""
 
 
 def check_name(value: object, name: str = "name") -> str:
@@ -86,12 +101,7 @@ def check_name(value: object, name: str = "name") -> str:
 
 def check_positive(name: str, value: object, limit: float = TEN_YEARS) -> float:
     """Check a span of time that must be more than nothing."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 < value <= limit
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limit:
         raise InvalidParameterError(
             f"{name} must be a number of seconds above 0 and up to {limit:g}, not {value!r}"
         )

@@ -33,7 +33,7 @@ def outgoing_batch(
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Sequence):
         raise InvalidParameterError(f"bodies must be a list, not {type(bodies).__name__}")
     if bodies:
-        box.limits.batch(len(bodies), "len(bodies)")
+        box.limits.send_batch(len(bodies))
     elif box.closed:
         raise MailboxClosedError(f"{box!r}: nothing was sent")
     return [outgoing(box, body, delay_seconds, reply_to) for body in bodies]
