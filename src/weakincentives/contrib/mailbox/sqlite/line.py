@@ -13,6 +13,7 @@ from .queries import load_queries
 
 __all__ = [
     "drop_old",
+    "give_back",
     "next_due",
     "parsed",
     "promote",
@@ -172,6 +173,20 @@ def settle(
     for each in arguments:
         connection.execute(sql, each)
         done.append(connection.changes() > 0)
+    return done
+
+
+def give_back(
+    connection: apsw.Connection, queries: Queries, handles: Sequence[str]
+) -> Sequence[bool]:
+    """Put messages at the end of the line at once: what is sent later must not overtake them."""
+    done = []
+    for handle in handles:
+        receipt = parsed(handle)
+        connection.execute(queries["give_back"], receipt)
+        done.append(connection.changes() > 0)
+        if done[-1]:
+            connection.execute(queries["unhold"], receipt[:1])
     return done
 
 

@@ -151,6 +151,12 @@ SELECT min(due) FROM (
 -- name: acknowledge
 DELETE FROM held WHERE seq = ? AND token = ? AND visible_us > now_us()
 
+-- name: give_back
+INSERT INTO waiting
+SELECT ({next_place}), queue, 1, given, sent_us, enqueued_at, deliveries, nacks + 1,
+    first_received_at, id, payload
+FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
+
 -- name: release
 UPDATE held SET visible_us = now_us() + ?3, leased = 0, token = NULL, nacks = nacks + 1
 WHERE seq = ?1 AND token = ?2 AND visible_us > now_us()

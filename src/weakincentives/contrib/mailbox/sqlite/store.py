@@ -108,14 +108,16 @@ class SQLiteStore:
 
     def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
         """Give the messages back, to the end of the queue, visible after ``delay``."""
-        if not delay:
-            done = self._settle_all(QUERIES["release"], handles, 0)
-            self._database.announce(self._news, len(done))
-            return done
+        queries = self._queries or self._known_queue()
+        if queries is None:
+            return [False] * len(handles)
         with self._database.transaction as connection:
-            self._database.note_wall_clock(connection)
-            done = self._settle_all(QUERIES["release"], handles, int(delay * MICRO))
-            # A blocked consumer must learn when it is to look next.
+            if delay:
+                self._database.note_wall_clock(connection)
+                done = line.settle(connection, queries["release"], handles, int(delay * MICRO))
+            else:
+                done = line.give_back(connection, queries, handles)
+            # With a delay too: a blocked consumer must learn when it is to look next.
             self._database.announce(self._news, len(done))
             return done
 
