@@ -188,6 +188,17 @@ def test_a_closed_database_says_so(opened: Callable[..., Database]) -> None:
             step()
 
 
+def test_leasing_by_id_leaves_nothing_behind(opened: Callable[..., Database]) -> None:
+    database = opened()
+    store = SQLiteStore(database, "dead letters")
+    for number in range(20):
+        store.put((Outgoing(str(number), b""),))
+        (message,) = store.lease(1, 30, ids=[str(number)]).messages
+        store.acknowledge((message.handle,))
+    assert database.read("SELECT count(*) FROM hole") == [(1,)]
+    assert store.stats()[:3] == (0, 0, 0)
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["put", "delay", "lease", "ids", "ack", "nack", "pass", "purge"]),
