@@ -532,7 +532,7 @@ def test_a_loop_outlives_its_mailbox(caplog):
     assert box.stats().total == 0
 
 
-def test_a_result_waits_for_a_mailbox_that_is_away(replies):
+def test_a_result_waits_for_a_mailbox_that_is_away(caplog):
     box = FakeMailbox()
     reply = box.send_expecting_reply("a")
     ran = []
@@ -540,10 +540,11 @@ def test_a_result_waits_for_a_mailbox_that_is_away(replies):
     def handler(body):
         ran.append(body)
         box.set_connection_error(MailboxConnectionError("down"))
-        threading.Timer(0.2, box.set_connection_error, [None]).start()
         return "A"
 
     with in_background(Worker(box, handler)):
+        eventually(lambda: "cannot be settled yet" in caplog.text)
+        box.set_connection_error(None)
         assert reply.wait(timeout=10) == "A"
         eventually(lambda: box.stats().total == 0)
     assert ran == ["a"]
