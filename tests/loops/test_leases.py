@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.loops.helpers import eventually
+from tests.support.waiting import eventually
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     InMemoryMailbox,
@@ -293,7 +293,7 @@ def test_a_short_lease_is_not_overslept_because_of_a_long_one():
     long = LeaseExtender(LeaseExtenderConfig(interval=60), scheduler=scheduler).hold(slow)
     eventually(lambda: scheduler._wakes_at < math.inf)
     short = LeaseExtender(LeaseExtenderConfig(interval=0.05), scheduler=scheduler).hold(quick)
-    eventually(lambda: len(quick.calls) >= 2, 3)
+    eventually(lambda: len(quick.calls) >= 2, within=3)
     long.release()
     short.release()
 

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.loops.helpers import eventually, in_background
+from tests.loops.helpers import in_background
+from tests.support.waiting import eventually
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     Backoff,
@@ -657,7 +658,7 @@ def test_io_bound_jobs_gain_from_concurrency(box):
         )
         started = time.monotonic()
         with in_background(worker):
-            eventually(lambda: box.stats().total == 0, 30)
+            eventually(lambda: box.stats().total == 0, within=30)
         return time.monotonic() - started
 
     assert serve(1) / serve(8) > 3
