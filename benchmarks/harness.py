@@ -18,7 +18,7 @@ class Row:
     name: str
     figure: float
     target: float
-    unit: str = "×"
+    unit: str = "x"
     at_least: bool = True
     detail: str = ""
 

@@ -24,7 +24,8 @@ __all__ = [
 
 MAX_DEPTH = 200
 
-_BRACKETS_OUTSIDE_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"|([\[{])|[\]}]')
+# A string may end with the data: tried again from each of its quotes, a hostile one takes minutes.
+_BRACKETS_OUTSIDE_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([\[{])|[\]}]')
 
 
 class SerdeError(WinkError):
@@ -84,10 +85,13 @@ class Codec:
             raise DecodeError(f"cannot decode {_describe(self.declared)}: {error}") from error
 
 
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
+
+
 def class_name(value: object) -> str | None:
     """Return the name that tells ``value`` from other members of a union; None for plain JSON."""
     cls = type(value)
-    return cls.__name__ if _is_model(cls) else None
+    return cls.__name__ if cls not in _PLAIN and _is_model(cls) else None
 
 
 def check_depth(data: bytes, error: type[SerdeError]) -> None:
@@ -185,8 +189,10 @@ def _to_json(value: Any) -> Any:
     raise NotImplementedError(f"objects of type {type(value).__name__} are not JSON")
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.json.decode(value.model_dump_json())
+def _plain(value: Any) -> float | None:
+    """Return NaN for a model with a NaN in it, which its own JSON would show as null."""
+    dump = getattr(value, "model_dump", dict)  # what is no model, such as Raw, is JSON already
+    return math.nan if any(_not_finite(dump())) else None
 
 
 def _from_json(declared: type, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Queues in memory that behave like a server's: shared by name, kept as bytes, stepped as told."""
 
+import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,7 +8,13 @@ from typing import Any
 from weakincentives.clock import Clock
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox.envelope import JsonSealer, Sealer
-from weakincentives.runtime.mailbox.limits import check_name, check_positive
+from weakincentives.runtime.mailbox.errors import UnsupportedOperationError
+from weakincentives.runtime.mailbox.limits import (
+    Capabilities,
+    Limits,
+    check_name,
+    check_positive,
+)
 from weakincentives.runtime.mailbox.memory import check_max_size
 from weakincentives.runtime.mailbox.memory_replies import InMemoryReplyTable
 from weakincentives.runtime.mailbox.memory_store import InMemoryStore
@@ -116,6 +123,47 @@ class AwaitedReplies:
 
     def look_again(self) -> None:
         self.inner.look_again()
+
+
+class FrugalStore(InMemoryStore):
+    """A store that can do, and declares, no more than a cloud queue; and serves in no order."""
+
+    limits = Limits(900, 43_200, 20, 10, 256 * 1024, fractions=False)
+    capabilities = Capabilities(
+        ordered=False,
+        idempotent_send=False,
+        atomic_batches=False,
+        fenced=False,
+        nack_counts=False,
+        delays=False,
+        peeks=False,
+        exact_counts=False,
+    )
+
+    def __init__(self, name: str, *, max_size: int | None, retention: float | None, clock: Any):
+        if max_size is not None or retention is not None:
+            raise UnsupportedOperationError("this queue takes neither max_size nor default_ttl")
+        super().__init__(name, clock=clock)
+
+    def put(self, messages: Sequence[Outgoing]) -> None:
+        if any(message.delay for message in messages):
+            raise UnsupportedOperationError("this queue delays no single message")
+        super().put(messages)
+
+    def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+    ) -> Leases:
+        with self._lock:
+            random.shuffle(self._pending)
+        return super().lease(min(count, 2), seconds, acknowledge=acknowledge, ids=ids)
+
+    def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
+        raise UnsupportedOperationError("this queue cannot be looked into")
 
 
 class Shelf:

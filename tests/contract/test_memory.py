@@ -3,7 +3,14 @@
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tests.contract.shelf import AwaitedReplies, AwaitedStore, BlockingReplies, BlockingStore, Shelf
+from tests.contract.shelf import (
+    AwaitedReplies,
+    AwaitedStore,
+    BlockingReplies,
+    BlockingStore,
+    FrugalStore,
+    Shelf,
+)
 from weakincentives.contrib.mailbox.contract import MailboxContract, ReplyStoreContract
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox import InMemoryMailbox, InMemoryReplyStore
@@ -62,6 +69,14 @@ class TestAwaited(TestBytes):
     @cached_property
     def shelf(self) -> Shelf:
         return Shelf(AwaitedStore, AwaitedReplies, FakeClock())
+
+
+class TestFrugal(TestBytes):
+    """What a backend declares that it cannot do is refused or skipped, and the rest still holds."""
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(FrugalStore, clock=FakeClock())
 
 
 class TestInMemoryReplyStore(ReplyStoreContract):

@@ -1,16 +1,174 @@
 """Mailboxes, and the loops that serve them."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.dispatch import Dispatcher, InProcessDispatcher
+
+from .backoff import Backoff
+from .deadline import Budget, BudgetExceededError, Deadline, DeadlineExceededError, Usage
+from .dlq import DeadLetter, DLQConsumer, DLQPolicy, replay_dead_letters
 from .health import HealthServer
 from .heartbeat import Heartbeat
+from .lease_extender import (
+    Lease,
+    LeaseExtender,
+    LeaseExtenderConfig,
+    LeaseLostError,
+    current_lease,
+)
 from .lifecycle import LoopGroup, Runnable
+from .mailbox import (
+    Capabilities,
+    CollectingMailbox,
+    CompositeResolver,
+    FakeMailbox,
+    ImmediateReply,
+    InMemoryMailbox,
+    InMemoryMailboxFactory,
+    InMemoryReplyStore,
+    InvalidParameterError,
+    Limits,
+    Mailbox,
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxError,
+    MailboxFactory,
+    MailboxFullError,
+    MailboxResolutionError,
+    MailboxResolver,
+    MailboxStats,
+    Message,
+    MessageFinalizedError,
+    NoReplyChannelError,
+    NullMailbox,
+    PayloadTooLargeError,
+    Peeked,
+    ReceiptHandleExpiredError,
+    RegistryResolver,
+    Reply,
+    ReplyAlreadySentError,
+    ReplyCancelledError,
+    ReplyChannel,
+    ReplyEntry,
+    ReplyError,
+    ReplyExpectedError,
+    ReplyNotAvailableError,
+    ReplyState,
+    ReplyStore,
+    ReplyTimeoutError,
+    SerializationError,
+    UnsupportedOperationError,
+)
+from .main_loop import MainLoop, MainLoopConfig, MainLoopRequest, MainLoopResult
+from .session import Session
+from .settlement import RepeatedCrashError
 from .shutdown import ShutdownCoordinator
 from .watchdog import Watchdog
+from .worker import Failure, Worker, WorkerConfig
+
+if TYPE_CHECKING:
+    from weakincentives.contrib.mailbox import (
+        DynamoDBReplyStore,
+        RedisMailbox,
+        RedisMailboxFactory,
+        RedisReplyStore,
+        SQLiteMailbox,
+        SQLiteMailboxFactory,
+        SQLiteReplyStore,
+        SQSMailbox,
+        SQSMailboxFactory,
+    )
 
 __all__ = [
+    "Backoff",
+    "Budget",
+    "BudgetExceededError",
+    "Capabilities",
+    "CollectingMailbox",
+    "CompositeResolver",
+    "DLQConsumer",
+    "DLQPolicy",
+    "DeadLetter",
+    "Deadline",
+    "DeadlineExceededError",
+    "Dispatcher",
+    "DynamoDBReplyStore",
+    "Failure",
+    "FakeMailbox",
     "HealthServer",
     "Heartbeat",
+    "ImmediateReply",
+    "InMemoryMailbox",
+    "InMemoryMailboxFactory",
+    "InMemoryReplyStore",
+    "InProcessDispatcher",
+    "InvalidParameterError",
+    "Lease",
+    "LeaseExtender",
+    "LeaseExtenderConfig",
+    "LeaseLostError",
+    "Limits",
     "LoopGroup",
+    "Mailbox",
+    "MailboxClosedError",
+    "MailboxConnectionError",
+    "MailboxError",
+    "MailboxFactory",
+    "MailboxFullError",
+    "MailboxResolutionError",
+    "MailboxResolver",
+    "MailboxStats",
+    "MainLoop",
+    "MainLoopConfig",
+    "MainLoopRequest",
+    "MainLoopResult",
+    "Message",
+    "MessageFinalizedError",
+    "NoReplyChannelError",
+    "NullMailbox",
+    "PayloadTooLargeError",
+    "Peeked",
+    "ReceiptHandleExpiredError",
+    "RedisMailbox",
+    "RedisMailboxFactory",
+    "RedisReplyStore",
+    "RegistryResolver",
+    "RepeatedCrashError",
+    "Reply",
+    "ReplyAlreadySentError",
+    "ReplyCancelledError",
+    "ReplyChannel",
+    "ReplyEntry",
+    "ReplyError",
+    "ReplyExpectedError",
+    "ReplyNotAvailableError",
+    "ReplyState",
+    "ReplyStore",
+    "ReplyTimeoutError",
     "Runnable",
+    "SQLiteMailbox",
+    "SQLiteMailboxFactory",
+    "SQLiteReplyStore",
+    "SQSMailbox",
+    "SQSMailboxFactory",
+    "SerializationError",
+    "Session",
     "ShutdownCoordinator",
+    "UnsupportedOperationError",
+    "Usage",
     "Watchdog",
+    "Worker",
+    "WorkerConfig",
+    "current_lease",
+    "replay_dead_letters",
 ]
+
+_BACKENDS = "weakincentives.contrib.mailbox"
+
+
+def __getattr__(name: str) -> Any:
+    # Backends are imported when they are first used, so that nobody needs all of them.
+    if name in __all__:
+        return getattr(importlib.import_module(_BACKENDS), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

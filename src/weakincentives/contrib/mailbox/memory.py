@@ -76,6 +76,6 @@ class MemoryBackend:
 
 def open_backend(url: str, parts: SplitResult) -> MemoryBackend:
     """Open ``memory://``."""
-    if url.rstrip("/") != "memory:":
+    if parts.netloc or parts.path.strip("/") or parts.query or parts.fragment:
         raise InvalidParameterError(f"{url!r}: memory:// takes nothing after it")
     return MemoryBackend()

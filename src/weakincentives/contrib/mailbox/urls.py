@@ -10,6 +10,10 @@ from weakincentives.runtime.mailbox.errors import InvalidParameterError
 
 __all__ = ["connect", "redacted"]
 
+SECRET_OPTION = re.compile(
+    r"([?&][^=&\s]*(?:password|secret|token)[^=&\s]*=)[^&\s]*", re.IGNORECASE
+)
+
 Opener = Callable[[str, SplitResult], Backend]
 
 # scheme -> (module with `open_backend`, the extra that it needs)
@@ -52,5 +56,7 @@ def connect(url: str) -> Backend:
 
 
 def redacted(url: str) -> str:
-    """Return the URL without its user and password."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "***@", url)
+    """Return the URL without its user, its password and whatever option tells a secret."""
+    # A password may hold an unquoted / or @: rather hide too much of what is no valid URL.
+    hidden = re.sub(r"(?<=://)[^/\s]\S*@", "***@", url)
+    return SECRET_OPTION.sub(r"\1***", hidden)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from typing_extensions import TypeVar
 
@@ -175,6 +175,7 @@ class Mailbox(Protocol[T, R]):
         """End sending and receiving; wake every waiter. What was received can still be settled."""
         ...
 
-    def __enter__(self) -> Self: ...
+    # Not Self, or mypy cannot infer the arguments of ``box: Mailbox[T] = InMemoryMailbox("x")``.
+    def __enter__(self) -> "Mailbox[T, R]": ...
 
     def __exit__(self, *exc: Any) -> None: ...

@@ -1,7 +1,7 @@
 """What travels around a body: how a message becomes a payload and is read again."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -9,7 +9,15 @@ from weakincentives.serde import Codec, SerdeError, class_name
 
 from .errors import PayloadTooLargeError, SerializationError
 
-__all__ = ["CheckedSealer", "Envelope", "JsonSealer", "ObjectSealer", "Sealer", "Unreadable"]
+__all__ = [
+    "CheckedSealer",
+    "Envelope",
+    "JsonSealer",
+    "ObjectSealer",
+    "Sealer",
+    "Unreadable",
+    "Verbatim",
+]
 
 VERSION = 1
 
@@ -30,6 +38,13 @@ class WireEnvelope(Envelope, omit_defaults=True):
 
     body: msgspec.Raw = msgspec.Raw(b"")
     reply_to: str | None = msgspec.field(name="r", default=None)
+
+
+class Verbatim(NamedTuple):
+    """A body that was encoded before, to be sent again as it is."""
+
+    body: msgspec.Raw
+    type: str | None
 
 
 class Unreadable(Envelope, gc=True):
@@ -65,8 +80,11 @@ class JsonSealer:
         """Return the envelope as bytes."""
         body, reply_to = envelope.body, envelope.reply_to
         try:
-            envelope.body = msgspec.Raw(self._codec.encode(body))
-            envelope.type = class_name(body)
+            if isinstance(body, Verbatim):
+                envelope.body, envelope.type = body
+            else:
+                envelope.body = msgspec.Raw(self._codec.encode(body))
+                envelope.type = class_name(body)
             envelope.reply_to = None if reply_to is None else reply_to.name
             payload = self._encoder.encode(envelope)
         except (SerdeError, UnicodeEncodeError) as error:

@@ -52,6 +52,10 @@ class Limits:
             )
         return value
 
+    def rounded(self, seconds: float) -> float:
+        """Return a lease or delay that a loop computed as this backend takes it: no shorter."""
+        return min(seconds if self.fractions else math.ceil(seconds), self.max_visibility)
+
     def _seconds(self, name: str, value: object, limit: float) -> float:
         # The common case first: this runs on every call.
         if (type(value) is int or (type(value) is float and self.fractions)) and (
@@ -97,12 +101,7 @@ def check_name(value: object, name: str = "name") -> str:
 
 def check_positive(name: str, value: object, limit: float = TEN_YEARS) -> float:
     """Check a span of time that must be more than nothing."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 < value <= limit
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limit:
         raise InvalidParameterError(
             f"{name} must be a number of seconds above 0 and up to {limit:g}, not {value!r}"
         )

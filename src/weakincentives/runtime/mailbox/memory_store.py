@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
@@ -71,7 +71,8 @@ class InMemoryStore:
         self._pending: deque[Entry] = deque()
         # (due, serial, entry); an item whose entry has moved on since is skipped when it comes up.
         self._due: list[tuple[float, int, Entry]] = []
-        self._known_ids: dict[str, float] = {}
+        # Ordered: a plain dict is slow to find its first item after many were removed before it.
+        self._known_ids: OrderedDict[str, float] = OrderedDict()
 
     def put(self, messages: Sequence[Outgoing]) -> None:
         """Add the messages, all or none; known ids are left as they are."""
@@ -191,9 +192,10 @@ class InMemoryStore:
     def _unknown(self, messages: Sequence[Outgoing], now: float) -> list[Outgoing]:
         """Leave out the messages whose id is queued or was sent within five minutes."""
         known = self._known_ids
-        for id, sent in list(known.items()):
+        while known:
+            id, sent = next(iter(known.items()))
             if now - sent < REMEMBER_IDS:
-                break  # a dict keeps the order of insertion: the rest are younger
+                break  # in the order of insertion: the rest are younger
             del known[id]
         fresh: dict[str, Outgoing] = {}
         for message in messages:
@@ -237,6 +239,8 @@ class InMemoryStore:
         entry.state = GONE
         if self._due[0][2] is entry:  # the common case, and it leaves nothing to clean up
             heapq.heappop(self._due)
+        else:
+            entry.payload = None  # the heap keeps the entry until its lease would have ended
         return True
 
     def _release(self, handle: str, delay: float, now: float) -> bool:

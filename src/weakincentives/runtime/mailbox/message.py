@@ -135,6 +135,11 @@ class Message(Generic[T, R]):
         return None if reply_id is None else self._owner.reply_channel(reply_id)
 
     @property
+    def mailbox(self) -> "StoreMailbox[T, R]":
+        """Where the message was received."""
+        return self._owner
+
+    @property
     def mailbox_name(self) -> str:
         """The name of the mailbox it was received from."""
         return self._owner.name
@@ -153,17 +158,18 @@ class Message(Generic[T, R]):
         """Whether a caller waits for a reply to this message."""
         return self.envelope.reply_id is not None
 
-    def reply(self, value: R) -> str:
+    def reply(self, value: R, *, message_id: str | None = None) -> str:
         """Reply to the sender and return the reply's id.
 
-        To a ``reply_to`` mailbox, as often as wanted until the message is settled. To a caller
-        that waits, once; the message is then acknowledged too.
+        To a ``reply_to`` mailbox, as often as wanted until the message is settled; the same
+        ``message_id`` is the same reply there. To a caller that waits, once; the message is then
+        acknowledged too.
         """
-        return self._owner.run("reply", self._reply(value))
+        return self._owner.run("reply", self._reply(value, message_id))
 
-    async def reply_async(self, value: R) -> str:
+    async def reply_async(self, value: R, *, message_id: str | None = None) -> str:
         """Do what `reply` does."""
-        return await self._owner.run_async(self._reply(value))
+        return await self._owner.run_async(self._reply(value, message_id))
 
     def acknowledge(self) -> bool:
         """Remove the message from the queue: it is done."""
@@ -234,7 +240,7 @@ class Message(Generic[T, R]):
         self.extended(started + seconds, done, seconds)
         return True
 
-    def _reply(self, value: R) -> Flow[str]:
+    def _reply(self, value: R, message_id: str | None) -> Flow[str]:
         if self.replied:
             raise ReplyAlreadySentError
         if self.is_finalized:
@@ -246,7 +252,10 @@ class Message(Generic[T, R]):
             target = self.reply_to
             if target is None:
                 raise NoReplyChannelError(f"{self!r}: the sender named nowhere to reply to")
-            sent: str = yield Look(partial(target.send, value), partial(target.send_async, value))
+            sent: str = yield Look(
+                partial(target.send, value, message_id=message_id),
+                partial(target.send_async, value, message_id=message_id),
+            )
             self._owner.publish(MessageReplied, self.id, sent)
             return sent
         channel = self._owner.reply_channel(reply_id)
@@ -280,8 +289,10 @@ class Message(Generic[T, R]):
 
     def lose(self) -> None:
         """Record that the lease is over, and raise."""
-        self._state = "lost"
-        self._owner.publish(LeaseLost, self.id)
+        # A late extension is refused because the message was settled: that stands.
+        if not self.is_finalized:
+            self._state = "lost"
+            self._owner.publish(LeaseLost, self.id)
         raise ReceiptHandleExpiredError(
             f"{self!r}: its lease has ended, somebody else may have it now"
         )

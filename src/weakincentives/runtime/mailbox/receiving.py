@@ -4,21 +4,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .envelope import Unreadable
-from .errors import InvalidParameterError, ReceiptHandleExpiredError, SerializationError
+from .errors import (
+    InvalidParameterError,
+    MailboxError,
+    ReceiptHandleExpiredError,
+    SerializationError,
+)
 from .events import LeasesExpired, MessageReceived, MessagesDropped
 from .flow import Flow, Look, Step
 from .message import Message
 from .store import Leases, Listener
-from .waiting import next_pause
+from .waiting import StopSignal, next_pause
 
 if TYPE_CHECKING:
     from .typed import StoreMailbox
 
-__all__ = ["acknowledge_batch", "glance", "receive"]
+__all__ = ["acknowledge_batch", "extend_batch", "glance", "receive"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +37,8 @@ def receive(
     max_messages: int,
     visibility_timeout: float,
     wait_time_seconds: float,
+    first: Callable[[], object] | None = None,
+    stop: StopSignal | None = None,
 ) -> Flow[Received]:
     """Acknowledge what is done and lease what is next; wait for the first message if asked to."""
     limits, store = box.limits, box.store
@@ -38,22 +46,27 @@ def receive(
     seconds = limits.visibility(visibility_timeout)
     wait = limits.wait(wait_time_seconds)
     if box.closed:
+        if first is not None:
+            first()
         yield from acknowledge_batch(box, done)
         return []
     held = (yield from _held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
-    if wait and not done and store.capabilities.long_polls:
-        return (yield from _listen(box, count, seconds, deadline, Leases(())))
+    if wait and not done and first is None and store.capabilities.long_polls:
+        return (yield from _listen(box, count, seconds, deadline, Leases(()), stop))
     started = store.clock.monotonic()
     if held:
         look = partial(store.lease, count, seconds, acknowledge=list(held))
     else:
         look = partial(store.lease, count, seconds)
-    leases: Leases = yield _guarded(box, box.step(look), None)
+    with nullcontext() if first is None else store.together():
+        if first is not None:
+            first()
+        leases: Leases = yield _guarded(box, box.step(look), None)
     for message, ok in zip(held.values(), leases.acknowledged, strict=True):
         _acknowledged(message, ok)
     if wait and not leases.messages:
-        return (yield from _listen(box, count, seconds, deadline, leases))
+        return (yield from _listen(box, count, seconds, deadline, leases, stop))
     return _messages(box, leases, started + seconds)
 
 
@@ -80,6 +93,22 @@ def acknowledge_batch(
     return [message.replied or message.receipt_handle in done for message in messages]
 
 
+def extend_batch(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]], timeout: float
+) -> Flow[list[bool]]:
+    """Extend in one step; False where the lease had ended."""
+    seconds = box.limits.visibility(timeout, "timeout")
+    deadline = box.store.clock.monotonic() + seconds
+    handles = [message.receipt_handle for message in messages]
+    answers: Sequence[bool] = yield box.step(box.store.extend, handles, seconds)
+    for message, ok in zip(messages, answers, strict=True):
+        try:
+            message.extended(deadline, ok, seconds)
+        except ReceiptHandleExpiredError:
+            pass  # the answer says so
+    return list(answers)
+
+
 def _held(
     box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
 ) -> Flow[dict[str, Message[Any, Any]]]:
@@ -101,10 +130,15 @@ def _held(
 
 
 def _listen(
-    box: "StoreMailbox[Any, Any]", count: int, seconds: float, deadline: float, leases: Leases
+    box: "StoreMailbox[Any, Any]",
+    count: int,
+    seconds: float,
+    deadline: float,
+    leases: Leases,
+    stop: StopSignal | None,
 ) -> Flow[Received]:
-    with box.listening() as listener:
-        while not box.closed:
+    with box.listening(stop) as listener:
+        while not box.closed and not (stop is not None and stop.is_set()):
             _report(box, leases)
             remaining = deadline - time.monotonic()
             pause = next_pause(remaining, box.store.look_interval, leases.next_due)
@@ -139,10 +173,22 @@ async def _cancellable(
     except asyncio.CancelledError:
         if listener is not None:
             listener.interrupt()
-        leases = await task
+        giving_back = asyncio.ensure_future(_give_back(box, task))
+        while not giving_back.done():
+            try:
+                await asyncio.wait([giving_back])
+            except asyncio.CancelledError:
+                pass  # cancelled once more: what was leased is given back all the same
+        raise
+
+
+async def _give_back(box: "StoreMailbox[Any, Any]", look: Awaitable[Leases]) -> None:
+    try:
+        leases = await look
         if leases.messages:
             await box.take(box.store.release, [m.handle for m in leases.messages], 0.0)
-        raise
+    except MailboxError as error:
+        logger.warning("%r: a cancelled receive could not give back its leases: %s", box, error)
 
 
 def _messages(box: "StoreMailbox[Any, Any]", leases: Leases, deadline: float) -> Received:

@@ -7,12 +7,11 @@ from typing_extensions import TypeVar
 
 from weakincentives.ids import new_id
 
-from .errors import ReplyCancelledError
 from .memory import InMemoryMailbox
 from .memory_replies import InMemoryReplyTable
 from .memory_store import InMemoryStore
 from .replies import StoredReplies
-from .store import Leases, Outgoing, Seen
+from .store import Leases, Outgoing, QueueStats, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
 
@@ -152,6 +151,11 @@ class FaultyStore(InMemoryStore):
         self._check()
         return super().purge()
 
+    def stats(self) -> QueueStats:
+        """Count the messages by state."""
+        self._check()
+        return super().stats()
+
     def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait."""
         self._check()
@@ -168,29 +172,26 @@ class ImmediateReply(Generic[T]):
     def __init__(self, value: T) -> None:
         self.id = new_id()
         self._value = value
-        self._cancelled = False
 
     def wait(self, *, timeout: float | None = None) -> T:
         """Return the value."""
-        if self._cancelled:
-            raise ReplyCancelledError
         return self._value
 
     async def wait_async(self, *, timeout: float | None = None) -> T:
         """Return the value."""
-        return self.wait()
+        return self._value
 
     def poll(self) -> T | None:
         """Return the value."""
-        return self.wait()
+        return self._value
 
     def is_ready(self) -> bool:
-        """Whether the value is there: always, unless cancelled."""
-        return not self._cancelled
+        """Whether the value is there: always."""
+        return True
 
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
+        """Whether it was cancelled: never."""
+        return False
 
     def cancel(self) -> bool:
         """Nothing is left to cancel."""

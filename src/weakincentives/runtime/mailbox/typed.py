@@ -24,6 +24,7 @@ from .replies import Desk, PendingReply, ReplyChannel, StoredReplies
 from .reply_table import ReplyStore, ReplyTable
 from .resolver import MailboxResolver
 from .store import AsyncStore, Listener, Store
+from .waiting import StopSignal
 
 __all__ = ["MailboxOptions", "StoreMailbox"]
 
@@ -83,6 +84,11 @@ class StoreMailbox(Generic[T, R]):
     @__orig_class__.setter
     def __orig_class__(self, alias: Any) -> None:
         self.types.told_by(alias)
+
+    @property
+    def body_type(self) -> Any:
+        """The type of bodies, if the mailbox was told one."""
+        return self.types.body
 
     def bind(self, body_type: Any, reply_type: Any) -> None:
         """Declare the types of a mailbox that was told neither; a loop does so with its own."""
@@ -204,12 +210,17 @@ class StoreMailbox(Generic[T, R]):
         max_messages: int = 1,
         visibility_timeout: float = 30,
         wait_time_seconds: float = 0,
+        first: Callable[[], object] | None = None,
+        stop: StopSignal | None = None,
     ) -> list[Message[T, R]]:
         """Acknowledge what is done and receive what is next, in one step.
 
-        A message of ``done`` whose lease had ended is not finalised; the rest are.
+        A message of ``done`` whose lease had ended is not finalised; the rest are. ``first`` is
+        called before, as part of the same step where the backend can; ``stop`` ends the wait.
         """
-        flow = receiving.receive(self, done, max_messages, visibility_timeout, wait_time_seconds)
+        flow = receiving.receive(
+            self, done, max_messages, visibility_timeout, wait_time_seconds, first, stop
+        )
         return self.run("exchange", flow)
 
     async def exchange_async(
@@ -231,6 +242,10 @@ class StoreMailbox(Generic[T, R]):
     async def acknowledge_batch_async(self, messages: Sequence[Message[T, R]]) -> list[bool]:
         """Do what `acknowledge_batch` does."""
         return await self.run_async(receiving.acknowledge_batch(self, messages))
+
+    def extend_batch(self, messages: Sequence[Message[T, R]], timeout: float) -> list[bool]:
+        """Let several leases end ``timeout`` seconds from now; False where they had ended."""
+        return self.run("extend_batch", receiving.extend_batch(self, messages, timeout))
 
     def purge(self) -> int:
         """Remove every message and return how many there were."""
@@ -298,14 +313,18 @@ class StoreMailbox(Generic[T, R]):
         return f"<{type(self).__name__} {self.name!r}{', closed' if self.closed else ''}>"
 
     @contextmanager
-    def listening(self) -> Iterator[Listener]:
-        """Keep a listener that `close` can interrupt."""
+    def listening(self, stop: StopSignal | None = None) -> Iterator[Listener]:
+        """Keep a listener that `close` can interrupt, and ``stop``."""
         listener: Listener = self.store.listen()
         with self._lock:
             self._listeners.add(listener)
         try:
+            if stop is not None:
+                stop.add(listener)
             yield listener
         finally:
+            if stop is not None:
+                stop.discard(listener)
             with self._lock:
                 self._listeners.discard(listener)
             listener.close()

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TypeVar
 
 from .flow import in_executor
-from .store import Leases, Store
+from .store import Leases, Listener, Store
 
-__all__ = ["Bell", "BellListener", "Ear", "next_pause"]
+__all__ = ["Bell", "BellListener", "Ear", "StopSignal", "next_pause"]
 
 # A due time that lies a rounding error ahead must not become a spin.
 SHORTEST_PAUSE = 0.001
@@ -155,3 +155,46 @@ class BellListener:
         """Let the next in line look, in case this listener was woken and did not."""
         if self._interrupted:
             self._ear.pass_on()
+
+
+class StopSignal:
+    """Ends the receives that were given it, in progress or to come; nobody else's."""
+
+    def __init__(self) -> None:
+        self._said = False
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: set[Listener] = set()
+
+    def is_set(self) -> bool:
+        """Whether it is time to stop."""
+        return self._said
+
+    def say(self) -> None:
+        """Let `is_set` be true, without waking anybody: takes no lock, so signal handlers may."""
+        self._said = True
+
+    def wait(self, timeout: float) -> bool:
+        """Pause, but no longer than until the signal is given; return whether it was."""
+        return self._event.wait(timeout)
+
+    def set(self) -> None:
+        """Stop now and for good; safe from any thread."""
+        self._said = True
+        self._event.set()
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.interrupt()
+
+    def add(self, listener: Listener) -> None:
+        """Interrupt this listener when the signal is given, or now if it was."""
+        with self._lock:
+            self._listeners.add(listener)
+        if self._said:
+            listener.interrupt()
+
+    def discard(self, listener: Listener) -> None:
+        """Forget a listener."""
+        with self._lock:
+            self._listeners.discard(listener)

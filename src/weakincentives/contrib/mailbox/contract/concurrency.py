@@ -7,8 +7,10 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+from weakincentives.runtime.mailbox.errors import MailboxFullError, ReceiptHandleExpiredError
+
 from .driver import DEADLINE, background
-from .harness import LONG, Harness
+from .harness import LONG, Harness, async_only
 
 __all__ = ["Concurrency"]
 
@@ -77,9 +79,57 @@ class Concurrency(Harness):
         answers = [background(settle, n).result for n in range(6)]
         assert sum(answer(DEADLINE) for answer in answers) == 1
 
+    def test_one_of_many_sends_of_an_id_counts(self) -> None:
+        box = self.mailbox()
+        self.needs(box, "idempotent_send")
+        sends = [background(box.send, n, message_id="job") for n in range(8)]
+        assert {each.result(DEADLINE) for each in sends} == {"job"}
+        self.take_one(box)
+        assert box.receive() == []
+
+    def test_no_more_than_max_size_get_in(self) -> None:
+        box = self.mailbox(max_size=5)
+
+        def send(n: int) -> bool:
+            try:
+                box.send(n)
+            except MailboxFullError:
+                return False
+            return True
+
+        sends = [background(send, n) for n in range(12)]
+        assert sum(each.result(DEADLINE) for each in sends) == 5
+        assert box.approximate_count() == 5
+
+    def test_purging_leaves_nothing_of_what_is_in_flight(self) -> None:
+        box = self.mailbox()
+        self.needs(box, "exact_counts")
+
+        def work(n: int) -> None:
+            for turn in range(20):
+                box.send_batch([[n, turn], [n, -turn]])
+                for message in box.receive(max_messages=4, visibility_timeout=LONG):
+                    assert message.body[0] in range(4)
+                    try:
+                        message.nack() if turn % 2 else message.acknowledge()
+                    except ReceiptHandleExpiredError:
+                        pass  # purged meanwhile
+
+        def purge() -> None:
+            for _ in range(10):
+                box.purge()
+
+        working = [background(work, n) for n in range(4)] + [background(purge)]
+        for each in working:
+            each.result(DEADLINE)
+        left = box.approximate_count()
+        assert box.purge() == left
+        stats = box.stats()
+        assert (stats.pending, stats.in_flight, stats.delayed) == (0, 0, 0)
+        assert box.receive() == []
+
+    @async_only
     def test_waiting_does_not_stop_others(self) -> None:
-        if self.driver.face == "sync":
-            return  # a thread that waits is its caller's own
         box = self.mailbox()
 
         async def crowd() -> None:
@@ -102,9 +152,8 @@ class Concurrency(Harness):
 
         self.driver.run(crowd())
 
+    @async_only
     def test_a_cancelled_receive_keeps_nothing(self) -> None:
-        if self.driver.face == "sync":
-            return  # nobody can cancel a blocked thread
         box = self.mailbox()
 
         async def cancelled_at(turn: int) -> list[Any]:
@@ -116,7 +165,10 @@ class Concurrency(Harness):
             await box.raw.send_async(turn)
             for _ in range(turn // 4):
                 await asyncio.sleep(0)
-            task.cancel()
+            for _ in range(1 + turn % 3):
+                # A task can be cancelled again while it gives back what it has.
+                task.cancel()
+                await asyncio.sleep(0)
             try:
                 received: list[Any] = await task
             except asyncio.CancelledError:
@@ -133,9 +185,37 @@ class Concurrency(Harness):
                 assert message.acknowledge() is True
         assert box.receive() == []
 
+    @async_only
+    def test_a_cancelled_waiter_passes_its_wake_up_on(self) -> None:
+        box = self.mailbox()
+
+        async def one_of_two_gives_up(turn: int) -> list[Any]:
+            first, second = (
+                asyncio.create_task(
+                    box.raw.receive_async(visibility_timeout=LONG, wait_time_seconds=20)
+                )
+                for _ in range(2)
+            )
+            await asyncio.wait([first, second], timeout=0.02)
+            await box.raw.send_async(turn)
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            first.cancel()
+            async with asyncio.timeout(10):
+                await asyncio.wait([first])
+                if first.cancelled():
+                    return list(await second)
+                second.cancel()
+                await asyncio.wait([second])
+                return list(first.result())
+
+        for turn in range(6):
+            (message,) = self.driver.run(one_of_two_gives_up(turn))
+            assert message.body == turn
+            assert self.driver.run(message.acknowledge_async()) is True
+
+    @async_only
     def test_a_cancelled_wait_harms_nobody(self) -> None:
-        if self.driver.face == "sync":
-            return  # nobody can cancel a blocked thread
         box = self.mailbox()
 
         async def cancelled() -> None:

@@ -1,8 +1,8 @@
 """What a backend tells the contract about itself, and what every test needs."""
 
 import time
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -15,7 +15,9 @@ from weakincentives.runtime.mailbox.errors import (
 
 from .driver import DEADLINE, Driver, Face, Proxy
 
-__all__ = ["LONG", "Bench", "Harness", "refused", "unique_name"]
+__all__ = ["LONG", "Bench", "Harness", "async_only", "refused", "unique_name"]
+
+F = TypeVar("F", bound=Callable[..., None])
 
 LONG = 60
 """A lease that no test outlives."""
@@ -31,6 +33,12 @@ def refused() -> Any:
     return pytest.raises(ReceiptHandleExpiredError)
 
 
+def async_only(test: F) -> F:
+    """Run a test on the async face alone: only a task can be cancelled, or shares its thread."""
+    test.async_only = True  # type: ignore[attr-defined]
+    return test
+
+
 class Bench:
     """The part of a contract class that is the same for mailboxes and reply stores."""
 
@@ -39,6 +47,8 @@ class Bench:
     moment: ClassVar[float] = 0.25
     """The shortest time that is told apart here; 1 where only whole seconds are."""
 
+    patience: ClassVar[float] = DEADLINE / 2
+    """Seconds to wait for what must come, generous for slow machines."""
     fake_clock: ClassVar[bool] = False
     """Whether `elapse` moves a fake clock, so that minutes cost nothing."""
 
@@ -57,7 +67,9 @@ class Bench:
         """Let go of connections and files; `driver.run` awaits what must be awaited."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "face" in metafunc.fixturenames:
+        if getattr(metafunc.function, "async_only", False):
+            metafunc.parametrize("face", [face for face in self.faces if face == "async"])
+        elif "face" in metafunc.fixturenames:
             metafunc.parametrize("face", self.faces)
 
     @pytest.fixture(autouse=True)
@@ -117,7 +129,7 @@ class Harness(Bench):
     def take(self, box: Any, count: int = 1, lease: float = LONG) -> list[Any]:
         """Receive exactly ``count`` messages, in as many looks as the backend needs."""
         taken: list[Any] = []
-        deadline = time.monotonic() + DEADLINE / 2
+        deadline = time.monotonic() + self.patience
         while len(taken) < count and time.monotonic() < deadline:
             ask = min(count - len(taken), box.limits.max_batch)
             taken += box.receive(max_messages=ask, visibility_timeout=lease, wait_time_seconds=1)
@@ -128,6 +140,13 @@ class Harness(Bench):
         """Receive one message."""
         (message,) = self.take(box, 1, lease)
         return message
+
+    def ask(self, box: Any, body: Any = "question", reply_timeout: float = LONG) -> Any:
+        """Send and expect a reply, or skip where the backend keeps none."""
+        try:
+            return box.send_expecting_reply(body, reply_timeout=reply_timeout)
+        except UnsupportedOperationError as error:
+            pytest.skip(f"declared: {error}")
 
     def fill(self, box: Any, *bodies: Any) -> list[str]:
         """Send the bodies one by one."""

@@ -1,5 +1,8 @@
 """Leases: who holds a message, until when, and what a handle is worth afterwards."""
 
+import time
+from typing import Any
+
 from .harness import LONG, Harness, refused
 
 __all__ = ["Leasing"]
@@ -81,12 +84,40 @@ class Leasing(Harness):
             self.assert_dead(box, handle)
         assert message.acknowledge() is True
 
-    def assert_dead(self, box: object, handle: str) -> None:
+    def assert_dead(self, box: Any, handle: str) -> None:
         """Ask the store itself: a Message would refuse before it came to that."""
-        store, call = box.store, self.driver.call  # type: ignore[attr-defined]
+        store, call = box.store, self.driver.call
         assert list(call(store.acknowledge, [handle])) == [False]
         assert list(call(store.release, [handle], 0.0)) == [False]
         assert list(call(store.extend, [handle], 60.0)) == [False]
+
+    def test_everything_that_was_abandoned_comes_back(self) -> None:
+        box = self.mailbox()
+        count = min(box.limits.max_batch, 1000)
+        ids = set(box.send_batch(list(range(count))))
+        assert {message.id for message in self.take(box, count, self.moment * 4)} == ids
+        self.elapse(self.moment * 4)
+        started = time.monotonic()
+        again = self.take(box, count)
+        assert time.monotonic() - started < 5
+        assert {message.id for message in again} == ids
+        if box.capabilities.fenced:
+            assert box.acknowledge_batch(again) == [True] * count
+
+    def test_the_longest_times_are_kept(self) -> None:
+        box = self.mailbox()
+        limits = box.limits
+        box.send("leased")
+        message = self.take_one(box, limits.max_visibility)
+        if box.capabilities.delays:
+            box.send("delayed", delay_seconds=limits.max_delay)
+        assert message.extend_visibility(limits.max_visibility) is True
+        assert box.receive() == []
+        if box.capabilities.exact_counts:
+            stats = box.stats()
+            assert (stats.in_flight, stats.delayed) == (1, int(box.capabilities.delays))
+        assert message.nack(visibility_timeout=limits.max_visibility) is True
+        assert box.receive() == []
 
     def test_an_abandoned_message_goes_to_the_back(self) -> None:
         box = self.mailbox()

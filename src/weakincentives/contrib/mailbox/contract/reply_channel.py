@@ -1,7 +1,6 @@
 """Replies that one caller waits for: `send_expecting_reply`."""
 
 import time
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from weakincentives.runtime.mailbox.errors import (
     ReplyCancelledError,
     ReplyExpectedError,
     ReplyTimeoutError,
-    UnsupportedOperationError,
+    SerializationError,
 )
 
 from .driver import DEADLINE, background
@@ -22,13 +21,6 @@ __all__ = ["ExpectingReply"]
 
 class ExpectingReply(Harness):
     """One request, one reply, whatever happens in between."""
-
-    def ask(self, box: Any, body: Any = "question", reply_timeout: float = LONG) -> Any:
-        """Send and expect a reply, or skip where the backend keeps none."""
-        try:
-            return box.send_expecting_reply(body, reply_timeout=reply_timeout)
-        except UnsupportedOperationError as error:
-            pytest.skip(f"declared: {error}")
 
     def test_the_reply_arrives_and_stays(self) -> None:
         box = self.mailbox()
@@ -207,6 +199,47 @@ class ExpectingReply(Harness):
         assert not reply.is_ready()
         self.take_one(box).reply("the other's")
         assert reply.wait() == "the other's"
+
+    def test_a_channel_takes_one_value(self) -> None:
+        box = self.mailbox()
+        reply = self.ask(box)
+        channel = self.take_one(box).reply_channel
+        assert channel.is_open()
+        channel.send("first")
+        assert not channel.is_open()
+        with pytest.raises(ReplyAlreadySentError):
+            channel.send("second")
+        assert reply.wait() == "first"
+
+    def test_a_reply_that_cannot_be_kept_leaves_the_message_held(self) -> None:
+        box = self.mailbox()
+        reply = self.ask(box)
+        message = self.take_one(box)
+        try:
+            message.reply(object())
+        except SerializationError:
+            assert not message.is_finalized
+            with pytest.raises(ReplyExpectedError):
+                message.acknowledge()
+            message.reply("plain")
+            assert reply.wait() == "plain"
+        else:
+            assert self.keeps_addresses(box), "an object went through JSON"
+
+    def test_a_batch_refuses_what_still_owes_a_reply(self) -> None:
+        box = self.mailbox()
+        reply = self.ask(box)
+        owing = self.take_one(box)
+        box.send("plain")
+        plain = self.take_one(box)
+        with pytest.raises(ReplyExpectedError):
+            box.acknowledge_batch([plain, owing])
+        with pytest.raises(ReplyExpectedError):
+            box.exchange([plain, owing])
+        assert not plain.is_finalized
+        owing.reply("paid")
+        assert box.acknowledge_batch([plain, owing]) == [True, True]
+        assert reply.wait() == "paid"
 
     def test_a_delayed_request_with_attributes(self) -> None:
         box = self.mailbox()

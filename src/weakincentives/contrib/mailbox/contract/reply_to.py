@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from weakincentives.runtime.mailbox.errors import (
+    MailboxClosedError,
     MailboxResolutionError,
     MessageFinalizedError,
     NoReplyChannelError,
@@ -129,6 +130,16 @@ class ReplyTo(Harness):
         else:
             assert self.drain(replies) == ["found"]
         assert message.acknowledge() is True
+
+    def test_a_reply_to_a_closed_mailbox_leaves_the_message_held(self) -> None:
+        requests, replies = self.pair()
+        requests.send("work", reply_to=replies)
+        message = self.take_one(requests)
+        replies.close()
+        with pytest.raises(MailboxClosedError):
+            message.reply("x")
+        assert message.nack() is True
+        assert self.take_one(requests).delivery_count == 2
 
     def test_a_reply_that_cannot_be_sent_leaves_the_message_held(self) -> None:
         requests, replies = self.pair()

@@ -1,6 +1,8 @@
 """Delays, and long polls that end when there is something to end them."""
 
 import time
+from concurrent.futures import Future
+from typing import Any
 
 from .driver import DEADLINE, background
 from .harness import LONG, Harness
@@ -11,9 +13,9 @@ __all__ = ["Waiting"]
 class Waiting(Harness):
     """A blocked consumer wakes on a send, on a delay or lease that ran out, and on close."""
 
-    def poll_length(self, box: object) -> int:
+    def poll_length(self, box: Any) -> int:
         """Return a wait that is far longer than any test should take."""
-        return int(min(20, box.limits.max_wait))  # type: ignore[attr-defined]
+        return int(min(20, box.limits.max_wait))
 
     def test_a_long_poll_returns_what_is_there_at_once(self) -> None:
         box = self.mailbox()
@@ -92,6 +94,50 @@ class Waiting(Harness):
         self.elapse(self.moment)
         (message,) = waiting.result(DEADLINE)
         assert (message.body, message.delivery_count) == ("later", 1)
+
+    def test_a_delayed_send_wakes_who_waited_before(self) -> None:
+        box = self.mailbox()
+        self.needs(box, "delays")
+        waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
+        box.send("later", delay_seconds=self.moment)
+        self.assert_comes_due(waiting, "later")
+
+    def test_a_delayed_nack_wakes_who_waited_before(self) -> None:
+        box = self.mailbox()
+        box.send("nacked")
+        message = self.take_one(box)
+        waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
+        message.nack(visibility_timeout=self.moment)
+        self.assert_comes_due(waiting, "nacked")
+
+    def test_a_shortened_lease_wakes_who_waited_before(self) -> None:
+        box = self.mailbox()
+        box.send("abandoned")
+        message = self.take_one(box)
+        waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
+        message.extend_visibility(self.moment)
+        self.assert_comes_due(waiting, "abandoned")
+
+    def assert_comes_due(self, waiting: "Future[Any]", body: str) -> None:
+        """After a moment, the one who waits gets the message, long before its wait is over."""
+        started = time.monotonic()
+        self.elapse(self.moment)
+        (received,) = waiting.result(DEADLINE)
+        assert received.body == body
+        assert time.monotonic() - started < 5 + self.moment
+
+    def test_a_lease_extended_while_a_consumer_waits_stays(self) -> None:
+        box = self.mailbox()
+        box.send("held")
+        held = self.take_one(box, self.moment * 4)
+        waiting = background(
+            box.receive, visibility_timeout=LONG, wait_time_seconds=self.poll_length(box)
+        )
+        held.extend_visibility(LONG)
+        self.elapse(self.moment * 4)
+        box.send("free")
+        assert [message.body for message in waiting.result(DEADLINE)] == ["free"]
+        assert held.acknowledge() is True
 
     def test_close_interrupts_long_polls(self) -> None:
         box = self.mailbox()

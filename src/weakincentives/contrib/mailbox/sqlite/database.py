@@ -168,6 +168,7 @@ class Database:
 
     def before_fork(self) -> None:
         """Close the connections, so that no child inherits what it must neither use nor close."""
+        self.wake.before_fork()
         self._lock.acquire()
         self._stranded = self._depth > 0
         if not self._stranded:
@@ -179,6 +180,7 @@ class Database:
         self._stranded = False
         self._read_lock.release()
         self._lock.release()
+        self.wake.after_fork_in_parent()
 
     def after_fork_in_child(self) -> None:
         """Begin anew with locks that nobody holds and no thread."""
@@ -191,7 +193,11 @@ class Database:
     def _open_writer(self) -> apsw.Connection:
         self.check_open()
         connection = self._connect()
-        self._begin_era(connection)
+        try:
+            self._begin_era(connection)
+        except apsw.Error as error:
+            connection.close()
+            raise translated(error, self.path) from error
         self._writer = connection
         return connection
 
@@ -217,18 +223,14 @@ class Database:
         former = self._era(connection)
         era = next_era(former, self.time.boot, offset)
         if era != former:
-            try:
-                execute("BEGIN IMMEDIATE")
-                former = self._era(connection)
-                era = next_era(former, self.time.boot, offset)
-                self.time.shift_us = era.shift_us
-                execute("INSERT OR REPLACE INTO era VALUES (1, ?, ?, ?)", era)
-                if former is not None and former.boot != era.boot:
-                    execute("UPDATE held SET visible_us = now_us() WHERE leased = 1")
-                execute("COMMIT")
-            except apsw.Error as error:
-                connection.close()
-                raise translated(error, self.path) from error
+            execute("BEGIN IMMEDIATE")
+            former = self._era(connection)
+            era = next_era(former, self.time.boot, offset)
+            self.time.shift_us = era.shift_us
+            execute("INSERT OR REPLACE INTO era VALUES (1, ?, ?, ?)", era)
+            if former is not None and former.boot != era.boot:
+                execute("UPDATE held SET visible_us = now_us() WHERE leased = 1")
+            execute("COMMIT")
         self.time.shift_us = era.shift_us
         self._wall_offset_us = era.wall_offset_us
 

@@ -39,7 +39,7 @@ def next_era(former: Era | None, boot: str, wall_offset_us: int) -> Era:
 def kernel_boot_id() -> str:
     """Return what is different after each boot; '' where the system does not tell (not Linux)."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

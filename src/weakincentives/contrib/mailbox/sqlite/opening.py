@@ -29,11 +29,11 @@ def wake_path(path: str) -> str:
 
 def open_connection(path: str, durability: str) -> apsw.Connection:
     """Open a file, made or brought up to date if need be; raises `apsw.Error` or our own."""
-    _check_place(path)
-    if not Path(path).exists():
+    name = f"file:{quote(path)}"
+    if _is_new(path):
         make_wake_file(path)
-    # SQLite gives a new file the mode of the wake file: no moment at which others could read it.
-    name = f"file:{quote(path)}?modeof={quote(wake_path(path))}"
+        # SQLite gives a new file the mode of this one: no moment at which others could read it.
+        name += f"?modeof={quote(wake_path(path))}"
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(name, flags=flags)
     try:
@@ -46,23 +46,19 @@ def open_connection(path: str, durability: str) -> apsw.Connection:
 
 def make_wake_file(path: str) -> None:
     """Make the file that waiters watch, as private as the database itself."""
-    try:
-        mode = stat.S_IMODE(Path(path).stat().st_mode)
-    except FileNotFoundError:
-        mode = 0o600
-    try:
-        file = os.open(wake_path(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
-    except FileExistsError:
+    place, wake = Path(path), Path(wake_path(path))
+    if place.exists() and wake.exists():
         return
-    except OSError as error:
-        raise MailboxConnectionError(
-            f"{wake_path(path)} cannot be made: {error.strerror}"
-        ) from error
     try:
-        os.fchmod(file, mode)
-        os.write(file, b"\n")  # one byte, for a wake-up is somebody reading it
-    finally:
-        os.close(file)
+        mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o600
+        file = os.open(wake, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            os.fchmod(file, mode)
+            os.pwrite(file, b"\n", 0)  # one byte, for a wake-up is somebody reading it
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise MailboxConnectionError(f"{wake} cannot be made: {error.strerror}") from error
 
 
 class Patience:
@@ -80,12 +76,19 @@ class Patience:
         return True
 
 
-def _check_place(path: str) -> None:
+def _is_new(path: str) -> bool:
+    """Whether there is no such file yet; refuse a place where there can be none."""
     place = Path(path)
-    if place.is_dir():
-        raise MailboxConnectionError(f"{path} is a directory; name a file in it")
-    if not place.parent.is_dir():
-        raise MailboxConnectionError(f"the directory {place.parent} does not exist; make it first")
+    try:
+        if place.is_dir():
+            raise MailboxConnectionError(f"{path} is a directory; name a file in it")
+        if not place.parent.is_dir():
+            raise MailboxConnectionError(
+                f"the directory {place.parent} does not exist; make it first"
+            )
+        return not place.exists()
+    except OSError as error:
+        raise MailboxConnectionError(f"{path} cannot be reached: {error.strerror}") from error
 
 
 def _prepare(connection: apsw.Connection, path: str, durability: str) -> None:
@@ -104,6 +107,8 @@ def _prepare(connection: apsw.Connection, path: str, durability: str) -> None:
         connection.execute("PRAGMA fullfsync = ON")
     # RETURNING keeps its rows in a temporary table, which would be a file.
     connection.execute("PRAGMA temp_store = MEMORY")
+    # A step writes a few pages; at SQLite's own 1000 every 300th step would wait for a checkpoint.
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA journal_size_limit = 67108864")
 
 

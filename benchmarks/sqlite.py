@@ -1,0 +1,292 @@
+"""SQLite: mailboxes on a file beside a plain loop over the standard library's ``sqlite3``.
+
+The reference stores 200 bytes that are ready; a mailbox starts from an object. Rows marked
+"store" compare what is comparable, bytes with bytes; the others are what a user sees.
+"""
+
+import json
+import multiprocessing
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Row, best_of, compare, report, timed
+from weakincentives.contrib.mailbox.sqlite import SQLiteMailbox
+from weakincentives.ids import new_id
+from weakincentives.runtime.mailbox.store import Outgoing
+
+BODY = {
+    "order": "A-1729",
+    "lines": [{"sku": "x" * 20, "count": n} for n in range(3)],
+    "note": "n" * 45,
+}
+PAYLOAD = json.dumps(BODY).encode()
+COUNT = {"normal": 1000, "full": 200}
+BATCH = 100
+MILLION = 1_000_000
+spawn = multiprocessing.get_context("spawn")
+
+
+def rows() -> Iterator[Row]:
+    """Measure the SQLite column of the budgets."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        for durability, targets in (("normal", (0.65, 0.5)), ("full", (0.9, 0.85))):
+            yield from _one_at_a_time(place, durability, *targets)
+        yield from _batches(place)
+        yield from _latencies(place)
+        yield _idle(place)
+        yield from _four_consumers(place)
+        yield from _a_million(place)
+
+
+class Plain:
+    """The loop that one would write by hand."""
+
+    def __init__(self, path: Path, durability: str) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute(f"PRAGMA synchronous = {durability}")
+        self.connection.execute("CREATE TABLE message (id INTEGER PRIMARY KEY, body BLOB)")
+
+    def put(self, count: int) -> None:
+        execute = self.connection.execute
+        for _ in range(count):
+            execute("BEGIN IMMEDIATE")
+            execute("INSERT INTO message (body) VALUES (?)", (PAYLOAD,))
+            execute("COMMIT")
+
+    def put_batches(self, count: int) -> None:
+        execute = self.connection.execute
+        for _ in range(count // BATCH):
+            execute("BEGIN IMMEDIATE")
+            for _ in range(BATCH):
+                execute("INSERT INTO message (body) VALUES (?)", (PAYLOAD,))
+            execute("COMMIT")
+
+    def take(self, count: int) -> None:
+        execute = self.connection.execute
+        for _ in range(count):
+            execute("BEGIN IMMEDIATE")
+            id, _ = execute("SELECT id, body FROM message ORDER BY id LIMIT 1").fetchone()
+            execute("DELETE FROM message WHERE id = ?", (id,))
+            execute("COMMIT")
+
+    def take_batches(self, count: int) -> None:
+        execute = self.connection.execute
+        for _ in range(count // BATCH):
+            execute("BEGIN IMMEDIATE")
+            for _ in range(BATCH):
+                id, _ = execute("SELECT id, body FROM message ORDER BY id LIMIT 1").fetchone()
+                execute("DELETE FROM message WHERE id = ?", (id,))
+            execute("COMMIT")
+
+
+def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Iterator[Row]:
+    plain = Plain(place / f"plain-{durability}.db", durability)
+    path = place / f"ours-{durability}.db"
+    box: SQLiteMailbox[Any] = SQLiteMailbox("objects", path, durability=durability)
+    store = SQLiteMailbox[Any]("bytes", path, durability=durability).store
+    count = COUNT[durability]
+
+    def send() -> None:
+        for _ in range(count):
+            box.send(BODY)
+
+    def put_bytes() -> None:
+        for _ in range(count):
+            store.put((Outgoing(new_id(), PAYLOAD),))
+
+    def consume() -> None:
+        done: list[Any] = []
+        for _ in range(count):
+            done = box.exchange(done)
+            assert done[0].body
+        box.acknowledge_batch(done)
+
+    def consume_bytes() -> None:
+        done: list[str] = []
+        for _ in range(count):
+            done = [store.lease(1, 30, acknowledge=done).messages[0].handle]
+        store.acknowledge(done)
+
+    def rate(work: Any) -> Any:
+        return lambda: count / timed(work)
+
+    rounds = 15
+    base_put, base_take = rate(lambda: plain.put(count)), rate(lambda: plain.take(count))
+    yield compare(f"enqueue, {durability}", rate(send), base_put, put, rounds)
+    yield compare(f"enqueue, {durability}, store", rate(put_bytes), base_put, put, rounds)
+    yield compare(f"consume + ack, {durability}", rate(consume), base_take, take, rounds)
+    plain.put(count * rounds)
+    yield compare(
+        f"consume + ack, {durability}, store", rate(consume_bytes), base_take, take, rounds
+    )
+
+
+def _batches(place: Path) -> Iterator[Row]:
+    plain = Plain(place / "plain-batch.db", "normal")
+    box: SQLiteMailbox[Any] = SQLiteMailbox("objects", place / "batch.db", durability="normal")
+    store = SQLiteMailbox[Any]("bytes", place / "batch.db", durability="normal").store
+    count = 2000
+    bodies = [BODY] * BATCH
+
+    def send() -> None:
+        for _ in range(count // BATCH):
+            box.send_batch(bodies)
+
+    def put_bytes() -> None:
+        for _ in range(count // BATCH):
+            store.put([Outgoing(new_id(), PAYLOAD) for _ in range(BATCH)])
+
+    def consume() -> None:
+        done: list[Any] = []
+        for _ in range(count // BATCH):
+            done = box.exchange(done, max_messages=BATCH)
+            assert all(message.body for message in done)
+        box.acknowledge_batch(done)
+
+    def consume_bytes() -> None:
+        done: list[str] = []
+        for _ in range(count // BATCH):
+            leases = store.lease(BATCH, 30, acknowledge=done)
+            done = [message.handle for message in leases.messages]
+        store.acknowledge(done)
+
+    def rate(work: Any) -> Any:
+        return lambda: count / timed(work)
+
+    base_put = rate(lambda: plain.put_batches(count))
+    base_take = rate(lambda: plain.take_batches(count))
+    yield compare("enqueue, batch of 100, normal", rate(send), base_put, 1.0, 9)
+    yield compare("enqueue, batch of 100, normal, store", rate(put_bytes), base_put, 1.0, 9)
+    yield compare("consume + ack, batch of 100, normal", rate(consume), base_take, 0.45, 9)
+    plain.put_batches(count * 9)
+    yield compare("consume + ack, batch of 100, store", rate(consume_bytes), base_take, 0.45, 9)
+
+
+def _latencies(place: Path) -> Iterator[Row]:
+    for durability, targets in (("normal", (1.5, 1.0)), ("full", (1.5, 2.0))):
+        path = place / f"latency-{durability}.db"
+        jobs: SQLiteMailbox[float, float] = SQLiteMailbox(
+            "jobs", path, reply_type=float, durability=durability
+        )
+        worker = spawn.Process(target=_answer, args=(str(path), durability))
+        worker.start()
+        jobs.send_expecting_reply(0.0).wait(timeout=60)
+        starts, trips = [], []
+        for _ in range(200):
+            time.sleep(0.002)  # so that the worker waits, as at a trickle
+            began = time.time()
+            reply = jobs.send_expecting_reply(began)
+            starts.append(reply.wait(timeout=10) - began)
+            trips.append(time.time() - began)
+        jobs.send(-1.0)
+        worker.join()
+        for name, values, target in (
+            ("send → handler in another process", starts, targets[0]),
+            ("request → reply across processes", trips, targets[1]),
+        ):
+            detail = f"p99 {best_of(values, 0.99) * 1000:.2f} ms"
+            median = statistics.median(values) * 1000
+            yield Row(f"{name}, {durability}", median, target, "ms", False, detail)
+
+
+def _answer(path: str, durability: str) -> None:
+    """Reply with the time at which the handler starts."""
+    jobs: SQLiteMailbox[float, float] = SQLiteMailbox("jobs", path, durability=durability)
+    while True:
+        for message in jobs.receive(wait_time_seconds=20):
+            if message.expects_reply():
+                message.reply(time.time())
+            else:
+                message.acknowledge()
+                return
+
+
+def _idle(place: Path) -> Row:
+    seconds = 5.0
+    queue: Any = spawn.Queue()
+    worker = spawn.Process(target=_wait_idly, args=(str(place / "idle.db"), seconds, queue))
+    worker.start()
+    used = queue.get()
+    worker.join()
+    return Row("idle consumer, of a core", used / seconds * 100, 0.5, "%", False)
+
+
+def _wait_idly(path: str, seconds: float, queue: Any) -> None:
+    box: SQLiteMailbox[Any] = SQLiteMailbox("idle", path)
+    box.send(1)
+    box.purge()
+    box.receive(wait_time_seconds=0.1)
+    before = time.process_time()
+    box.receive(wait_time_seconds=seconds)
+    queue.put(time.process_time() - before)
+
+
+def _four_consumers(place: Path) -> Iterator[Row]:
+    one = sum(_consumers(place / "one.db", 1))
+    four = _consumers(place / "four.db", 4)
+    yield Row("four consumer processes, total beside one", sum(four) / one, 0.8)
+    slowest = min(four) / statistics.mean(four)
+    yield Row("four consumer processes, slowest beside the mean", slowest, 0.6)
+
+
+def _consumers(path: Path, number: int, seconds: float = 3.0) -> list[int]:
+    box: SQLiteMailbox[Any] = SQLiteMailbox("work", path, durability="normal")
+    for _ in range(200):
+        box.send_batch([BODY] * 1000)
+    queue: Any = spawn.Queue()
+    start = time.time() + 2.0
+    workers = [
+        spawn.Process(target=_consume, args=(str(path), start, seconds, queue))
+        for _ in range(number)
+    ]
+    for worker in workers:
+        worker.start()
+    done = [queue.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return done
+
+
+def _consume(path: str, start: float, seconds: float, queue: Any) -> None:
+    box: SQLiteMailbox[Any] = SQLiteMailbox("work", path, durability="normal")
+    time.sleep(max(start - time.time(), 0))
+    done: list[Any] = []
+    count = 0
+    while time.time() < start + seconds:
+        done = box.exchange(done)
+        count += len(done)
+    queue.put(count)
+
+
+def _a_million(place: Path) -> Iterator[Row]:
+    small: SQLiteMailbox[Any] = SQLiteMailbox("small", place / "small.db", durability="normal")
+    large: SQLiteMailbox[Any] = SQLiteMailbox("large", place / "large.db", durability="normal")
+    messages = [Outgoing(str(number), PAYLOAD) for number in range(1000)]
+    for _ in range(MILLION // 1000):
+        large.store.put(messages)
+
+    def lives(box: SQLiteMailbox[Any]) -> Any:
+        def live() -> float:
+            return timed(
+                lambda: [(box.send(BODY), box.receive()[0].acknowledge()) for _ in range(500)]
+            )
+
+        return live
+
+    ratio = compare("", lives(large), lives(small), 1.5, 7).figure
+    yield Row("a million queued: a life beside an empty queue", ratio, 1.5, at_least=False)
+    took = statistics.median(timed(large.stats) for _ in range(9)) * 1000
+    yield Row("a million queued: stats()", took, 5.0, "ms", False)
+    size = (place / "large.db").stat().st_size / MILLION
+    yield Row("bytes on disk per queued message", size, 380, "B", False)
+
+
+if __name__ == "__main__":
+    report("sqlite", rows())

@@ -1,0 +1,41 @@
+#!lua flags=no-writes
+-- Look at messages that wait, in the order in which they would be received.
+--
+-- KEYS  1 pending    LIST  records that wait, next one at the tail (see put.lua)
+--       2 invisible  ZSET  leases (see lease.lua)
+--       3 delayed    ZSET  record -> when it becomes visible
+--       4 data       HASH  id -> payload
+-- ARGV  1 how many to return
+--       2 how many to pass over before them
+--
+-- Returns { record, payload, record, payload, ... }.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local limit, offset = tonumber(ARGV[1]), tonumber(ARGV[2])
+local records = {}
+
+local waiting = redis.call('LRANGE', KEYS[1], -offset - limit, -offset - 1)
+for i = #waiting, 1, -1 do records[#records + 1] = waiting[i] end
+
+-- What is due comes after what is pending.
+local function due(key, pattern)
+  if #records >= limit then return end
+  local found = redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', offset, limit - #records)
+  for _, member in ipairs(found) do records[#records + 1] = string.match(member, pattern) end
+  offset = math.max(offset - redis.call('ZCOUNT', key, '-inf', now), 0)
+end
+
+offset = math.max(offset - redis.call('LLEN', KEYS[1]), 0)
+due(KEYS[2], '^(.*)|[^|]*$')
+due(KEYS[3], '^.*$')
+
+local answer = {}
+for _, record in ipairs(records) do
+  local payload = redis.call('HGET', KEYS[4], string.match(record, '^[^|]*'))
+  if payload then
+    answer[#answer + 1] = record
+    answer[#answer + 1] = payload
+  end
+end
+return answer

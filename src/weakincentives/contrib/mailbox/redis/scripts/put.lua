@@ -1,0 +1,83 @@
+#!lua
+-- Add messages, all or none; an id that is queued, or was sent under five minutes ago, is left.
+--
+-- KEYS  1 pending    LIST  records that wait, next one at the tail: ID|ENQUEUED for a message that
+--                          was never leased, ID|ENQUEUED|DELIVERIES|NACKS|FIRST otherwise
+--                          (times in milliseconds by the server's clock)
+--       2 data       HASH  id -> payload; every message has its one entry here until it is gone
+--       3 delayed    ZSET  record -> when it becomes visible
+--       4 wake       ZSET  one token, there while somebody should look into pending
+--       5 sent       ZSET  id chosen by the sender -> when first sent; expires after five minutes
+-- ARGV  1 most messages the queue may hold, 0 for any number
+--       2 "1" if WAIT follows, so that a send that changes nothing must still write
+--       3 empty, or for each message its delay in milliseconds and "1" if the sender chose its id
+--       then two for each message: id, payload
+--
+-- Returns how many were added, or, if there is no room, minus one minus the number held.
+-- Declares no flags, so that at maxmemory the server refuses it before it begins.
+
+local pending, data, delayed, wake, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local REMEMBER = 300000
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local stamp = '|' .. now
+local delays, named, any_named = {}, {}, false
+for delay, given in string.gmatch(ARGV[3], '(%d+) (%d)') do
+  delays[#delays + 1] = tonumber(delay)
+  named[#delays] = given == '1'
+  any_named = any_named or named[#delays]
+end
+
+local ids = {}
+for i = 4, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local queued = redis.call('HMGET', data, unpack(ids))
+
+-- What is to be added: neither queued, nor sent lately, nor twice in this batch.
+local seen, fields, records, added = {}, {}, {}, {}
+for n, id in ipairs(ids) do
+  local known = queued[n] or seen[id]
+  if not known and named[n] then
+    local first = redis.call('ZSCORE', sent, id)
+    known = first and now - tonumber(first) < REMEMBER
+  end
+  if not known then
+    seen[id] = true
+    added[#added + 1] = n
+    fields[#fields + 1] = id
+    fields[#fields + 1] = ARGV[2 * n + 3]
+  end
+end
+
+local room = tonumber(ARGV[1])
+if room > 0 then
+  local held = redis.call('HLEN', data)
+  if held + #added > room then return -1 - held end
+end
+
+if #added == 0 then
+  if ARGV[2] == '1' and queued[1] then
+    -- WAIT counts what this connection wrote: write the entry over itself.
+    redis.call('HSET', data, ids[1], queued[1])
+  end
+  return 0
+end
+
+redis.call('HSET', data, unpack(fields))
+for _, n in ipairs(added) do
+  if (delays[n] or 0) > 0 then
+    redis.call('ZADD', delayed, now + delays[n], ids[n] .. stamp)
+  else
+    records[#records + 1] = ids[n] .. stamp
+  end
+  if named[n] then redis.call('ZADD', sent, now, ids[n]) end
+end
+if any_named then
+  redis.call('ZREMRANGEBYSCORE', sent, '-inf', now - REMEMBER)
+  redis.call('PEXPIRE', sent, REMEMBER)
+end
+if #records > 0 and redis.call('LPUSH', pending, unpack(records)) == #records then
+  -- It was empty, so nobody else has rung: others pass the token on while something is left.
+  redis.call('ZADD', wake, 0, '1')
+end
+return #added

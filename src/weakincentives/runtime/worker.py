@@ -1,0 +1,396 @@
+"""The one loop: receive, handle, settle."""
+
+import _thread
+import asyncio
+import contextvars
+import inspect
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from typing_extensions import TypeVar
+
+from weakincentives.dispatch import Dispatcher
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    Mailbox,
+    UnsupportedOperationError,
+)
+from weakincentives.runtime.mailbox.waiting import StopSignal
+
+from .backoff import Backoff, transport_pause
+from .dead_letter import DeadLetter
+from .events import MailboxUnreachable
+from .evidence import error_type
+from .heartbeat import Heartbeat
+from .lease_extender import DEFAULT_EXTENSION, LeaseExtender, LeaseExtenderConfig
+from .settler import Failure, Settler, Terms
+from .source import NOTHING, Job, Source
+from .type_arguments import bind
+
+if TYPE_CHECKING:
+    from .dlq import DLQPolicy
+
+__all__ = ["Failure", "Worker", "WorkerConfig"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", default=Any)
+R = TypeVar("R", default=None)
+
+# A loop that is misused must not go on trying.
+MISUSE = (InvalidParameterError, UnsupportedOperationError)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """How a loop works."""
+
+    concurrency: int = 1
+    """How many jobs run at once, each in a thread."""
+    batch: int = 1
+    """How many messages a thread takes at a time. More is faster for short jobs; a finished one
+    is then acknowledged with the others of its batch."""
+    lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
+    backoff: Backoff = field(default_factory=Backoff)
+    """The wait before a failed job is tried again."""
+    error_detail: Literal["type", "text"] = "type"
+    """What senders are told of an error: its type, or its text as well."""
+    dispatcher: Dispatcher | None = None
+    """Who is told of events; by default the mailbox's own."""
+    failure_log: str = "Message handling failed"
+
+    def __post_init__(self) -> None:
+        for name, value in (("concurrency", self.concurrency), ("batch", self.batch)):
+            if type(value) is not int or not 1 <= value <= 1000:
+                raise InvalidParameterError(
+                    f"{name} must be a whole number from 1 to 1000, not {value!r}"
+                )
+        if self.error_detail not in ("type", "text"):
+            raise InvalidParameterError(
+                f"error_detail must be 'type' or 'text', not {self.error_detail!r}"
+            )
+
+
+class Run:
+    """One call of `Worker.run`: what its threads share."""
+
+    def __init__(
+        self,
+        max_iterations: int | None,
+        visibility: float,
+        wait: float,
+        leases: LeaseExtenderConfig,
+    ) -> None:
+        self.visibility = visibility
+        self.wait = wait
+        # What makes no sense as a lease is refused where it is asked for.
+        untold = leases.extension == DEFAULT_EXTENSION
+        sensible = isinstance(visibility, int | float) and 0 < visibility < math.inf
+        self.leases = replace(leases, extension=visibility) if untold and sensible else leases
+        self.error: BaseException | None = None
+        self._left = max_iterations
+        self._lock = threading.Lock()
+
+    def next(self) -> bool:
+        """Count one receive; False if there were enough."""
+        if self._left is None:
+            return True
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+
+class Worker(Generic[T, R]):
+    """Serves a mailbox with a function from a body to a reply, plain or async.
+
+    A message is acknowledged when its handler has returned and its reply was sent. A handler that
+    raises never acknowledges: see ``dlq`` and ``error_reply`` for what happens then.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox[T, R],
+        handler: Callable[[T], R | Awaitable[R]],
+        *,
+        error_reply: Callable[[Failure], R] | None = None,
+        responses: Mailbox[R, None] | None = None,
+        dlq: "DLQPolicy[T, R] | None" = None,
+        config: WorkerConfig | None = None,
+    ) -> None:
+        self.config = config = config if config is not None else WorkerConfig()
+        self.heartbeat = Heartbeat()
+        self.lease_extender = LeaseExtender(config.lease_extender)
+        self._handler = handler
+        self._dlq = dlq
+        self._source = Source(mailbox)
+        self._stop = StopSignal()
+        self._settler = Settler(
+            self._source,
+            Terms(
+                error_reply,
+                responses,
+                dlq,
+                config.backoff,
+                config.error_detail,
+                config.failure_log,
+                config.dispatcher or getattr(mailbox, "dispatcher", None),
+            ),
+            self._stop,
+        )
+        self._lock = threading.Lock()
+        self._runs = 0
+        self._ended = threading.Event()
+        self._ended.set()
+        # Only one thread waits for messages at a time; the others would wait for the same ones.
+        self._turn = threading.Lock()
+        self._lanes: set[int] = set()
+        self._jobs: dict[Job, None] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether `run` is in progress."""
+        return self._runs > 0
+
+    def run(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 20,
+    ) -> None:
+        """Serve until `shutdown`, until the mailbox is closed, or for ``max_iterations`` receives.
+
+        May be called from several threads. A job that ends the process (``sys.exit``, Ctrl-C)
+        ends the loop, and comes out of here.
+        """
+        self._bind_dead_letters()
+        run = Run(max_iterations, visibility_timeout, wait_time_seconds, self.config.lease_extender)
+        with self._lock:
+            self._runs += 1
+            self._ended.clear()
+        others = [
+            threading.Thread(target=self._lane, args=(run,), name=f"worker-{number}", daemon=True)
+            for number in range(1, self.config.concurrency)
+        ]
+        try:
+            for thread in others:
+                thread.start()
+            self._lane(run)
+            for thread in others:
+                thread.join()
+        except BaseException:
+            self._stop.set()
+            raise
+        finally:
+            with self._lock:
+                self._runs -= 1
+                if self._runs == 0:
+                    self._ended.set()
+        if run.error is not None:
+            raise run.error
+
+    def shutdown(self, *, timeout: float = 30.0) -> bool:
+        """End the loop for good, also one that has not begun; True if it has ended in time.
+
+        Jobs at work may finish within ``timeout``; what is then unfinished is given back, and its
+        result dropped. With 0, or from inside a job, it only tells the loop to end.
+        """
+        if threading.get_ident() in self._lanes or self.heartbeat.at_work():
+            # It cannot wait for itself. And a signal handler may have interrupted this thread
+            # while it held a lock that stopping needs.
+            self._stop.say()
+            _thread.start_new_thread(self._stop.set, ())
+            return not self.running
+        self._stop.set()
+        ended = self._ended.wait(timeout)
+        if not ended and timeout > 0:
+            for job in list(self._jobs):
+                job.lease.abandon()
+                self._settler.give_back(job)
+        return ended
+
+    def _bind_dead_letters(self) -> None:
+        if self._dlq is None:
+            return
+        body_type = getattr(self._source.mailbox, "body_type", None)
+        try:
+            bind(self._dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
+        except InvalidParameterError:
+            # A union that only its envelope can tell apart: inside a letter it stays plain JSON.
+            bind(self._dlq.mailbox, DeadLetter[Any], None)
+
+    def _lane(self, run: Run) -> None:
+        """Receive, handle and settle in one thread."""
+        lane = Lane()
+        self._lanes.add(threading.get_ident())
+        try:
+            while not self._stop.is_set() and not self._source.closed and run.next():
+                self._iterate(run, lane)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever called run()
+            run.error = run.error or error
+            self._stop.set()
+        finally:
+            try:
+                self._leave(lane)
+            finally:
+                self._lanes.discard(threading.get_ident())
+                lane.close()
+
+    def _iterate(self, run: Run, lane: "Lane") -> None:
+        try:
+            messages = self._exchange(run, lane)
+        except MISUSE:
+            raise
+        except Exception as error:
+            lane.failures += 1
+            for job in lane.finished:
+                job.uncertain = True
+            pause = transport_pause(lane.failures)
+            logger.warning(
+                "%s: receiving failed, looking again in %.1f s",
+                self._source.name,
+                pause,
+                exc_info=error,
+            )
+            self._settler.publish(MailboxUnreachable, error_type(error), pause)
+            self._stop.wait(pause)
+            return
+        lane.failures = 0
+        self._let_go_of_finished(lane)
+        hold = self.lease_extender.hold
+        lane.waiting = [Job(message, hold(message, run.leases)) for message in messages]
+        self._jobs.update(dict.fromkeys(lane.waiting))
+        while lane.waiting and not self._stop.is_set():
+            self._work(lane)
+
+    def _work(self, lane: "Lane") -> None:
+        job = lane.waiting[0]
+        finished = self._settler.work(job, partial(self._call, lane), self.heartbeat.working())
+        del lane.waiting[0]
+        if finished and lane.waiting:
+            # The last answer of a batch goes with the next receive; the others must not wait.
+            finished = self._settler.answer_patiently(job)
+        if finished:
+            lane.finished.append(job)
+        else:
+            self._let_go(job)
+        if job.exit is not None:
+            raise job.exit
+
+    def _call(self, lane: "Lane", body: Any) -> Any:
+        result = self._handler(body)
+        return lane.run(result) if inspect.isawaitable(result) else result
+
+    def _exchange(self, run: Run, lane: "Lane") -> Any:
+        """Settle what is finished and receive what is next."""
+        finished = lane.finished
+        last = finished[-1] if finished and finished[-1].answer is not NOTHING else None
+        if last is None:
+            return self._take(_unacknowledged(finished), run)
+        answer = last.answer
+        # A caller's reply acknowledges its message too.
+        done = [job for job in _unacknowledged(finished) if job is not last or job.via != "channel"]
+        try:
+            return self._take(done, run, partial(self._settler.answer, last))
+        except Exception as error:
+            if last.answer_error is not error:
+                last.answer = answer  # it may have been undone together with the rest
+                raise
+        if not self._settler.answer_patiently(last):
+            finished.remove(last)
+            self._let_go(last)
+        return self._take(_unacknowledged(finished), run)
+
+    def _take(self, done: list[Job], run: Run, first: Callable[[], object] | None = None) -> Any:
+        if self._turn.acquire(blocking=False):
+            try:
+                return self._look(done, run, run.wait, first)
+            finally:
+                self._turn.release()
+        messages = self._look(done, run, 0, first)
+        if messages or not run.wait:
+            return messages
+        with self._turn:
+            return self._look([], run, run.wait)
+
+    def _look(
+        self,
+        done: list[Job],
+        run: Run,
+        wait: float,
+        first: Callable[[], object] | None = None,
+    ) -> Any:
+        with self.heartbeat.looking(wait):
+            return self._source.take(
+                done, self.config.batch, run.visibility, wait, self._stop, first
+            )
+
+    def _leave(self, lane: "Lane") -> None:
+        """Settle what is finished and give back what is not."""
+        for job in lane.waiting:
+            self._settler.give_back(job)
+            self._let_go(job)
+        finished = [job for job in lane.finished if self._settler.answer_patiently(job)]
+        for job in lane.finished:
+            if job not in finished:
+                self._let_go(job)
+        lane.finished = finished
+        done = _unacknowledged(finished)
+        if done:
+            try:
+                self._settler.patiently(done[0], partial(self._source.acknowledge, done))
+            except Exception as error:  # noqa: BLE001 - their leases run out, they come back
+                logger.warning("%s: the last acknowledgement failed: %s", self._source.name, error)
+        self._let_go_of_finished(lane)
+
+    def _let_go_of_finished(self, lane: "Lane") -> None:
+        for job in lane.finished:
+            if _unacknowledged([job]) and (job.lease.lost or not job.uncertain):
+                self._settler.abandon(job)
+            self._let_go(job)
+        lane.finished = []
+
+    def _let_go(self, job: Job) -> None:
+        job.lease.release()
+        self._jobs.pop(job, None)
+
+
+class Lane:
+    """What one thread of a loop has in hand."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Job] = []
+        """Received and not finished; the first one may be at work."""
+        self.finished: list[Job] = []
+        """To be acknowledged with the next receive, after the last one's answer."""
+        self.failures = 0
+        self._runner: asyncio.Runner | None = None
+
+    def run(self, result: Awaitable[Any]) -> Any:
+        """Await an async handler's result, in this thread's own event loop."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        # In the context of the job, so that current_lease() is there.
+        return self._runner.run(_awaited(result), context=contextvars.copy_context())
+
+    def close(self) -> None:
+        """Close the event loop, if there is one."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _unacknowledged(jobs: list[Job]) -> list[Job]:
+    return [
+        job
+        for job in jobs
+        if not job.acknowledged and not getattr(job.message, "is_finalized", False)
+    ]

@@ -1,0 +1,64 @@
+import inspect
+
+import pytest
+
+from weakincentives.errors import WinkError
+from weakincentives.runtime import mailbox
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    MailboxError,
+    MailboxResolutionError,
+    NoReplyChannelError,
+    PayloadTooLargeError,
+    ReplyError,
+    ReplyNotAvailableError,
+    ReplyTimeoutError,
+    SerializationError,
+)
+
+ERRORS = [
+    value
+    for name in mailbox.__all__
+    if inspect.isclass(value := getattr(mailbox, name)) and issubclass(value, Exception)
+]
+
+
+def test_there_are_errors_to_look_at() -> None:
+    assert len(ERRORS) == 18
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_is_ours(error: type[Exception]) -> None:
+    assert issubclass(error, MailboxError | ReplyError)
+    assert issubclass(error, WinkError)
+
+
+@pytest.mark.parametrize(
+    "error", [error for error in ERRORS if error is not MailboxResolutionError]
+)
+def test_the_docstring_is_the_default_message(error: type[Exception]) -> None:
+    assert str(error()) == inspect.getdoc(error)
+    assert str(error("something else")) == "something else"
+
+
+def test_a_resolution_error_names_what_was_looked_for() -> None:
+    error = MailboxResolutionError("client-7")
+    assert error.identifier == "client-7"
+    assert "client-7" in str(error)
+    assert str(MailboxResolutionError("client-7", "not here")) == "not here"
+
+
+@pytest.mark.parametrize(
+    ("error", "also"),
+    [
+        (InvalidParameterError, ValueError),
+        (ReplyTimeoutError, TimeoutError),
+        (NoReplyChannelError, ReplyNotAvailableError),
+        (PayloadTooLargeError, SerializationError),
+    ],
+)
+def test_some_errors_are_caught_by_a_more_common_name(
+    error: type[Exception], also: type[Exception]
+) -> None:
+    with pytest.raises(also):
+        raise error

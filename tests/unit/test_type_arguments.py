@@ -1,0 +1,102 @@
+"""Which types a loop was given."""
+
+import sys
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+from weakincentives.adapters import CallableAdapter
+from weakincentives.runtime import InMemoryMailbox, MainLoop, MainLoopRequest, MainLoopResult
+from weakincentives.runtime.type_arguments import arguments_of
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Base(Generic[A, B]):
+    pass
+
+
+class Plain(Base[int, str]):
+    pass
+
+
+class Deeper(Plain):
+    pass
+
+
+class Half(Base[A, str], Generic[A]):
+    pass
+
+
+class Whole(Half[list[int]]):
+    pass
+
+
+class Swapped(Base[B, A], Generic[A, B]):
+    pass
+
+
+class Nested(Base[list[A], dict[str, A]], Generic[A]):
+    pass
+
+
+class Other:
+    pass
+
+
+class Mixed(Other, Plain):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("instance", "expected"),
+    [
+        (Base(), (Any, Any)),
+        (Base[int, str](), (int, str)),
+        (Plain(), (int, str)),
+        (Deeper(), (int, str)),
+        (Half(), (Any, str)),
+        (Half[bytes](), (bytes, str)),
+        (Whole(), (list[int], str)),
+        (Swapped[int, str](), (str, int)),
+        (Nested[int](), (list[int], dict[str, int])),
+        (Mixed(), (int, str)),
+    ],
+)
+def test_arguments(instance, expected):
+    assert arguments_of(instance, Base) == expected
+
+
+class OrderLoop(MainLoop[int, str]):
+    pass
+
+
+ADAPTER = CallableAdapter(lambda prompt: str(prompt.params))
+
+
+def test_a_loop_binds_its_types_at_once():
+    box = InMemoryMailbox("orders")
+    OrderLoop(adapter=ADAPTER, requests=box)
+    assert box.types.body == MainLoopRequest[int]
+    assert box.types.reply == MainLoopResult[str]
+
+
+def test_a_loop_made_through_an_alias_binds_when_it_runs():
+    box = InMemoryMailbox("orders")
+    MainLoop[int, str](adapter=ADAPTER, requests=box).run(max_iterations=1, wait_time_seconds=0)
+    assert box.types.body == MainLoopRequest[int]
+
+
+def test_what_the_mailbox_was_told_stands():
+    box = InMemoryMailbox("orders", body_type=MainLoopRequest[float])
+    OrderLoop(adapter=ADAPTER, requests=box)
+    assert box.types.body == MainLoopRequest[float]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 695 syntax needs Python 3.12")
+def test_pep_695_subclasses():
+    space: dict[str, Any] = {"Base": Base, "MainLoop": MainLoop}
+    exec("class New[X](Base[X, str]): pass\nclass Newer(New[int]): pass", space)
+    assert arguments_of(space["Newer"](), Base) == (int, str)
+    assert arguments_of(space["New"][bytes](), Base) == (bytes, str)
