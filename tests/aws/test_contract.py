@@ -96,3 +96,11 @@ class TestDynamoDB(Emulated, ReplyStoreContract):
 
 class TestDynamoDBOnMoto(TestDynamoDB):
     emulator = "moto"
+    faults: ClassVar = dict.fromkeys(
+        (
+            "test_one_of_many_consumers_gets_the_value",
+            "test_one_of_many_settlements_counts",
+            "test_one_of_many_creations_counts",
+        ),
+        "checks a condition and writes without a lock: two conditional writes may both win a race",
+    )

@@ -56,6 +56,7 @@ class TestSQLite(File, MailboxContract):
 class TestSQLiteFakeTime(FakeTimeFile, MailboxContract):
     fake_clock = True
     moment = 1
+    model_examples = 100
 
     def make_mailbox(self, name: str, **options: Any) -> SQLiteMailbox[Any, Any]:
         return SQLiteMailbox(name, self.database, **options)

@@ -3,12 +3,13 @@
 import logging
 import math
 import os
+import sys
 import threading
 import time
 
 import pytest
 
-from tests.loops.helpers import eventually
+from tests.support.waiting import eventually
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     InMemoryMailbox,
@@ -18,6 +19,7 @@ from weakincentives.runtime import (
     LeaseLostError,
     MailboxConnectionError,
     ReceiptHandleExpiredError,
+    Worker,
     current_lease,
 )
 from weakincentives.runtime.lease_extender import Lease
@@ -293,7 +295,7 @@ def test_a_short_lease_is_not_overslept_because_of_a_long_one():
     long = LeaseExtender(LeaseExtenderConfig(interval=60), scheduler=scheduler).hold(slow)
     eventually(lambda: scheduler._wakes_at < math.inf)
     short = LeaseExtender(LeaseExtenderConfig(interval=0.05), scheduler=scheduler).hold(quick)
-    eventually(lambda: len(quick.calls) >= 2, 3)
+    eventually(lambda: len(quick.calls) >= 2, within=3)
     long.release()
     short.release()
 
@@ -361,3 +363,45 @@ def test_defaults_of_the_specification():
 def test_first_beat_of_an_unknown_lease_follows_the_extension():
     lease = Lease(None, Duck(), LeaseExtenderConfig(interval=60, extension=8))
     assert 1 < first_beat(100.0, lease) - 100.0 <= 2.0
+
+
+def test_ten_thousand_leases_cost_little():
+    """A minute of it, at the default interval, in the time that it takes to do the work."""
+    scheduler = Manual()
+    extender = LeaseExtender(scheduler=scheduler)
+    box = InMemoryMailbox("jobs")
+    leases = []
+    for _ in range(10):
+        box.send_batch(list(range(1000)))
+        messages = box.receive(max_messages=1000, visibility_timeout=300)
+        leases += [extender.hold(message) for message in messages]
+    now = time.monotonic()
+    cpu = time.thread_time()
+    # It wakes every few seconds, and each lease is due once.
+    for second in range(5, 66, 5):
+        scheduler.extend_due(now + second)
+        scheduler._next_due()
+    assert extender.counters.extended >= 10_000
+    assert time.thread_time() - cpu < 3 * 0.05 * 60
+
+
+def test_a_handler_that_holds_the_gil_loses_its_lease_and_harms_nobody():
+    box, replies = InMemoryMailbox("jobs"), InMemoryMailbox("replies")
+    box.send("a", reply_to=replies)
+    interval = sys.getswitchinterval()
+
+    def handler(body):
+        # No other thread runs while this one is busy: the switch interval is longer than that.
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+        return body
+
+    sys.setswitchinterval(10)
+    try:
+        Worker(box, handler).run(max_iterations=1, visibility_timeout=0.1)
+    finally:
+        sys.setswitchinterval(interval)
+    assert replies.stats().total == 0
+    (again,) = box.receive()
+    assert again.delivery_count == 2

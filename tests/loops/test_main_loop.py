@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.loops.helpers import eventually, in_background
+from tests.loops.helpers import in_background
+from tests.support.waiting import eventually
 from weakincentives.adapters import CallableAdapter, PromptResponse, VisibilityExpansionRequired
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.prompt import Prompt

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.loops.helpers import eventually, in_background
+from tests.loops.helpers import in_background
+from tests.support.waiting import eventually
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     Backoff,
@@ -532,7 +533,7 @@ def test_a_loop_outlives_its_mailbox(caplog):
     assert box.stats().total == 0
 
 
-def test_a_result_waits_for_a_mailbox_that_is_away(replies):
+def test_a_result_waits_for_a_mailbox_that_is_away(caplog):
     box = FakeMailbox()
     reply = box.send_expecting_reply("a")
     ran = []
@@ -540,10 +541,11 @@ def test_a_result_waits_for_a_mailbox_that_is_away(replies):
     def handler(body):
         ran.append(body)
         box.set_connection_error(MailboxConnectionError("down"))
-        threading.Timer(0.2, box.set_connection_error, [None]).start()
         return "A"
 
     with in_background(Worker(box, handler)):
+        eventually(lambda: "cannot be settled yet" in caplog.text)
+        box.set_connection_error(None)
         assert reply.wait(timeout=10) == "A"
         eventually(lambda: box.stats().total == 0)
     assert ran == ["a"]
@@ -656,7 +658,7 @@ def test_io_bound_jobs_gain_from_concurrency(box):
         )
         started = time.monotonic()
         with in_background(worker):
-            eventually(lambda: box.stats().total == 0, 30)
+            eventually(lambda: box.stats().total == 0, within=30)
         return time.monotonic() - started
 
     assert serve(1) / serve(8) > 3

@@ -185,7 +185,11 @@ class Server(Startable):
         ) as client:
             # What these make of a reply differs between versions of redis-py.
             client.response_callbacks.clear()
-            return client.execute_command(*words)
+            # hiredis packs text strictly, whatever encoding_errors says.
+            packed = (
+                w if isinstance(w, int) else w.encode(errors="surrogateescape") for w in words
+            )
+            return client.execute_command(*packed)
 
     def info(self, section: str) -> dict[str, str]:
         """Return the fields of one section of INFO."""

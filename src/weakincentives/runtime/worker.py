@@ -3,7 +3,6 @@
 import _thread
 import asyncio
 import contextvars
-import inspect
 import logging
 import math
 import threading
@@ -284,7 +283,7 @@ class Worker(Generic[T, R]):
 
     def _call(self, lane: "Lane", body: Any) -> Any:
         result = self._handler(body)
-        return lane.run(result) if inspect.isawaitable(result) else result
+        return lane.run(result) if hasattr(result, "__await__") else result
 
     def _exchange(self, run: Run, lane: "Lane") -> Any:
         """Settle what is finished and receive what is next."""
