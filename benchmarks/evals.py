@@ -54,7 +54,7 @@ def waiting(backend: Backend) -> EvalLoop[Any, Any, Any]:
 
 
 def _wall_time(url: str, workers: int) -> float:
-    pool = ProcessPool(["benchmarks.evals:waiting", url, "30"], workers)
+    pool = ProcessPool("benchmarks.evals:waiting", url, workers, 30)
     with weakincentives.connect(url) as backend, pool:
         deadline = time.monotonic() + 60
         while len(_run(backend, 2 * workers)) < workers:
