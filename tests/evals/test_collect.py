@@ -12,14 +12,18 @@ import pytest
 
 import weakincentives
 from tests.evals.loops import bodies, eval_loop, result, sums
+from tests.services import redis_url
 from tests.support.waiting import eventually
 from weakincentives.evals import EvalReport, EvalResult, collect_results, submit_dataset
+from weakincentives.ids import new_id
 from weakincentives.runtime import (
     FakeMailbox,
     InMemoryMailbox,
     InvalidParameterError,
     MailboxConnectionError,
 )
+
+__all__ = ["redis_url"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -226,9 +230,16 @@ def test_leases_are_kept_while_it_waits(tmp_path: Path, monkeypatch: pytest.Monk
         assert message.delivery_count == 2, "it was received once, and is now"
 
 
-def test_a_run_submitted_twice_is_one_run(tmp_path: Path) -> None:
-    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
-        requests, results = backend.mailbox("requests"), backend.mailbox("run")
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+def test_a_run_submitted_twice_is_one_run(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/evals.db"
+    with weakincentives.connect(url) as backend:
+        requests, results = backend.mailbox(f"requests-{new_id()}"), backend.mailbox("run")
         run = submit_dataset(sums(250), requests, reply_to=results)
         assert submit_dataset(sums(250), requests, reply_to=results, run_id=run) == run
         assert requests.approximate_count() == 250
