@@ -28,7 +28,7 @@ from weakincentives.runtime.lease_scheduler import (
     LeaseScheduler,
     aligned,
     beat,
-    first_beat,
+    next_beat,
 )
 
 
@@ -361,8 +361,9 @@ def test_defaults_of_the_specification():
 
 
 def test_first_beat_of_an_unknown_lease_follows_the_extension():
-    lease = Lease(None, Duck(), LeaseExtenderConfig(interval=60, extension=8))
-    assert 1 < first_beat(100.0, lease) - 100.0 <= 2.0
+    config = LeaseExtenderConfig(interval=60, extension=8)
+    lease = Lease(None, Duck(), config)
+    assert 1 < next_beat(100.0, config, lease.remaining()) - 100.0 <= 2.0
 
 
 def test_ten_thousand_leases_cost_little():

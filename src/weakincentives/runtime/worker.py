@@ -270,10 +270,11 @@ class Worker(Generic[T, R]):
     def _work(self, lane: "Lane") -> None:
         job = lane.waiting[0]
         finished = self._settler.work(job, partial(self._call, lane), self.heartbeat.working())
-        del lane.waiting[0]
-        if finished and lane.waiting:
+        if finished and len(lane.waiting) > 1:
             # The last answer of a batch goes with the next receive; the others must not wait.
             finished = self._settler.answer_patiently(job)
+        # Only now: whatever interrupts this, the job is in somebody's hands.
+        del lane.waiting[0]
         if finished:
             lane.finished.append(job)
         else:
