@@ -4,12 +4,10 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from weakincentives.dispatch import Dispatcher
 from weakincentives.ids import derived_id, new_id
 from weakincentives.runtime.mailbox import (
     MailboxConnectionError,
@@ -20,7 +18,7 @@ from weakincentives.runtime.mailbox import (
 )
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
-from .backoff import Backoff, transport_pause
+from .backoff import transport_pause
 from .dead_letter import letter_for, letter_id, request_id_of
 from .events import (
     JobAbandoned,
@@ -44,11 +42,12 @@ from .settlement import (
     unread,
 )
 from .source import NOTHING, Job, Source
+from .terms import Failure, Terms
 
 if TYPE_CHECKING:
-    from .dlq import DLQPolicy
+    pass
 
-__all__ = ["Failure", "Settler"]
+__all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,35 +55,6 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 
 TRANSPORT_ERRORS = (MailboxConnectionError, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failure as the sender is told of it."""
-
-    message_id: str
-    text: str
-    """The error's type and a reference; its own text only if the loop's config says so."""
-    reference: str
-    """Stands in the log beside the whole error."""
-    error: BaseException
-    body: Any = None
-    """What was sent; None if it could not be read."""
-    request_id: Any = None
-    dead_lettered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What one loop agreed on with its user."""
-
-    error_reply: Callable[[Failure], Any] | None
-    responses: Any
-    dlq: "DLQPolicy[Any, Any] | None"
-    backoff: Backoff
-    error_detail: Literal["type", "text"]
-    failure_log: str
-    dispatcher: Dispatcher | None
 
 
 class Settler:
