@@ -252,6 +252,8 @@ def test_a_message_that_was_settled_meanwhile_is_not_reported_lost(caplog):
     scheduler.extend_due(math.inf)
     assert msg.is_finalized
     assert extender.counters.lost == 0
+    # and is not looked at again, or the thread would spin
+    assert scheduler.held == 0
 
 
 def test_a_lease_can_be_adjusted():

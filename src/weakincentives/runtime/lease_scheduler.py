@@ -151,8 +151,11 @@ class LeaseScheduler:
             self._answered(lease, True, seconds)
 
     def _answered(self, lease: "Lease", granted: bool, seconds: float) -> None:
-        if lease not in self._leases or getattr(lease.message, "is_finalized", False):
-            return  # settled meanwhile, which may be why it was refused
+        if lease not in self._leases:
+            return
+        if getattr(lease.message, "is_finalized", False):
+            self.drop(lease)  # settled meanwhile, which may be why it was refused
+            return
         if granted:
             lease.extended(seconds)
             lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
