@@ -150,3 +150,20 @@ def test_on_sqlite_a_reply_and_its_acknowledgement_are_one_transaction(tmp_path,
         assert undone
         assert [message.body for message in results.receive(max_messages=5)] == ["A"]
         assert box.stats().total == 0
+
+
+def test_a_loop_outlives_a_restart_of_redis():
+    from tests.servers import Standalone, servers_available
+    from tests.services import missing
+
+    available = servers_available()
+    if not available:
+        missing("neither redis-server nor valkey-server was found")
+    with Standalone(next(iter(available.values()))) as server, connect(server.url) as backend:
+        box = backend.mailbox("requests")
+        worker = Worker(box, str.upper)
+        with in_background(worker, wait_time_seconds=20):
+            assert box.send_expecting_reply("a").wait(timeout=20) == "A"
+            server.restart()
+            eventually(lambda: worker.heartbeat.trouble(60) is None, within=30)
+            assert box.send_expecting_reply("b").wait(timeout=20) == "B"
