@@ -63,7 +63,7 @@ class Worker(Generic[T, R]):
         self.heartbeat = Heartbeat()
         self.lease_extender = LeaseExtender(config.lease_extender)
         self._handler = handler
-        self._dlq = dlq
+        self.dlq = dlq
         self._source = Source(mailbox)
         self._stop = StopSignal()
         self._settler = Settler(
@@ -152,14 +152,14 @@ class Worker(Generic[T, R]):
         return ended
 
     def _bind_dead_letters(self) -> None:
-        if self._dlq is None:
+        if self.dlq is None:
             return
         body_type = getattr(self._source.mailbox, "body_type", None)
         try:
-            bind(self._dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
+            bind(self.dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
         except InvalidParameterError:
             # A union that only its envelope can tell apart: inside a letter it stays plain JSON.
-            bind(self._dlq.mailbox, DeadLetter[Any], None)
+            bind(self.dlq.mailbox, DeadLetter[Any], None)
 
     def _lane(self, run: Run) -> None:
         """Receive, handle and settle in one thread."""
