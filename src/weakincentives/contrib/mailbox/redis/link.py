@@ -342,5 +342,6 @@ def link_of(client: Any) -> Link:
     known: Link | None = getattr(client, ATTRIBUTE, None)
     if known is not None:
         return known
-    link: Link = client.__dict__.setdefault(ATTRIBUTE, Link(topology_of(client)))
-    return link
+    link = Link(topology_of(client))
+    # setdefault, because two threads may come with the same client at once.
+    return client.__dict__.setdefault(ATTRIBUTE, link)  # type: ignore[no-any-return]
