@@ -56,7 +56,7 @@ def test_a_group_of_loops_serves_and_ends():
     thread = threading.Thread(target=group.run, kwargs={"install_signals": False})
     thread.start()
     assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=10).output == 1
-    depths = group.readiness().document["dead_letters"]
+    depths = group.ready().body["dead_letters"]
     assert [(depth["name"], depth["depth"]) for depth in depths] == [("dead", 1)]
     assert group.shutdown(timeout=10)
     thread.join(10)
