@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import math
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,8 @@ class Run:
 class Lane:
     """What one thread of a loop has in hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: Callable[[Any], Any]) -> None:
+        self._handler = handler
         self.waiting: list[Job] = []
         """Received and not finished; the first one may be at work."""
         self.finished: list[Job] = []
@@ -54,7 +55,12 @@ class Lane:
         self.failures = 0
         self._runner: asyncio.Runner | None = None
 
-    def run(self, result: Awaitable[Any]) -> Any:
+    def call(self, body: Any) -> Any:
+        """Call the handler, plain or async."""
+        result = self._handler(body)
+        return self._await(result) if hasattr(result, "__await__") else result
+
+    def _await(self, result: Awaitable[Any]) -> Any:
         """Await an async handler's result, in this thread's own event loop."""
         if self._runner is None:
             self._runner = asyncio.Runner()

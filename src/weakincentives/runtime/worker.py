@@ -163,7 +163,7 @@ class Worker(Generic[T, R]):
 
     def _lane(self, run: Run) -> None:
         """Receive, handle and settle in one thread."""
-        lane = Lane()
+        lane = Lane(self._handler)
         self._lanes.add(threading.get_ident())
         try:
             while not self._stop.is_set() and not self._source.closed and run.next():
@@ -207,7 +207,7 @@ class Worker(Generic[T, R]):
 
     def _work(self, lane: Lane) -> None:
         job = lane.waiting[0]
-        finished = self._settler.work(job, partial(self._call, lane), self.heartbeat.working())
+        finished = self._settler.work(job, lane.call, self.heartbeat.working())
         if finished and len(lane.waiting) > 1:
             # The last answer of a batch goes with the next receive; the others must not wait.
             finished = self._settler.answer_patiently(job)
@@ -219,10 +219,6 @@ class Worker(Generic[T, R]):
             self._let_go(job)
         if job.exit is not None:
             raise job.exit
-
-    def _call(self, lane: Lane, body: Any) -> Any:
-        result = self._handler(body)
-        return lane.run(result) if hasattr(result, "__await__") else result
 
     def _exchange(self, run: Run, lane: Lane) -> Any:
         """Settle what is finished and receive what is next."""
@@ -288,7 +284,8 @@ class Worker(Generic[T, R]):
 
     def _let_go_of_finished(self, lane: Lane) -> None:
         for job in lane.finished:
-            if _unacknowledged([job]) and (job.lease.lost or not job.uncertain):
+            unheard = not job.acknowledged and _unacknowledged([job])
+            if unheard and (job.lease.lost or not job.uncertain):
                 self._settler.abandon(job)
             self._let_go(job)
         lane.finished = []
