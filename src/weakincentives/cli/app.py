@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from weakincentives import __version__
-from weakincentives.cli import queues, worker
+from weakincentives.cli import evals, queues, worker
 from weakincentives.cli.demo import run as demo
 from weakincentives.cli.output import fail
 from weakincentives.errors import WinkError
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, queues, worker):
+for room in (demo, queues, worker, evals):
     room.register(app)
 
 
