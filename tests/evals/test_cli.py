@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -93,6 +94,28 @@ def test_run_writes_every_kind_of_report(place: Path) -> None:
     assert ElementTree.parse(place / "out.xml").getroot().get("failures") == "4"
     assert "<svg" in (place / "out.html").read_text()
     assert "| 36 of 40 |" in (place / "out.md").read_text()
+
+
+def test_a_terminal_shows_a_bar(place: Path) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        child = subprocess.Popen(
+            command("run", "arithmetic:in_memory", "data.jsonl"),
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := terminal.read(4096):
+                shown += piece
+        except OSError:
+            pass  # this is how a terminal ends on Linux
+        assert child.wait(60) == 0
+    assert b"40/40" in shown
+    assert "━".encode() in shown
 
 
 @pytest.mark.parametrize(("rate", "code"), [("0.9", 0), ("0.91", 3)])
