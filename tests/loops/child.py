@@ -35,13 +35,15 @@ def tell(failure: Failure) -> dict[str, object]:
 def main() -> None:
     url, lease, max_deliveries = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     backend = connect(url)
-    Worker(
+    worker = Worker(
         backend.mailbox("jobs"),
         handle,
         error_reply=tell,
         dlq=DLQPolicy(backend.mailbox("dead"), max_delivery_count=max_deliveries),
         config=WorkerConfig(backoff=Backoff(base=0, cap=0)),
-    ).run(visibility_timeout=lease)
+    )
+    print("ready", flush=True)
+    worker.run(visibility_timeout=lease)
 
 
 if __name__ == "__main__":

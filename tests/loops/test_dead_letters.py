@@ -586,6 +586,15 @@ def test_a_name_is_enough_where_only_names_travel():
     assert box.receive()[0].envelope.reply_to == "replies"
 
 
+def test_in_memory_a_lost_address_does_not_hold_the_letter(caplog):
+    box, letters = InMemoryMailbox("orders"), InMemoryMailbox("dead")
+    box.send("tea", reply_to=InMemoryMailbox("replies"))
+    run(Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1)))
+    assert replay_dead_letters(letters, box) == 1
+    assert box.receive()[0].reply_to is None
+    assert "reply_resolver=" in caplog.text
+
+
 def test_bodies_are_sent_as_they_were_stored():
     """Also what the type of today would drop or refuse, and with its class name."""
     shelf = Shelf()

@@ -12,6 +12,7 @@ from tests.support.waiting import eventually
 from weakincentives.adapters import CallableAdapter
 from weakincentives.runtime import (
     DLQConsumer,
+    DLQPolicy,
     InMemoryMailbox,
     LoopGroup,
     MainLoop,
@@ -40,15 +41,23 @@ def test_races(make):
 
 def test_a_group_of_loops_serves_and_ends():
     box, letters = InMemoryMailbox("requests"), InMemoryMailbox("dead")
+    letters.send("one that nobody reads", delay_seconds=3600)
     group = LoopGroup(
         [
-            MainLoop(adapter=ADAPTER, requests=box, config=MainLoopConfig(concurrency=2)),
+            MainLoop(
+                adapter=ADAPTER,
+                requests=box,
+                config=MainLoopConfig(concurrency=2),
+                dlq=DLQPolicy(letters),
+            ),
             DLQConsumer(mailbox=letters, handler=str),
         ]
     )
     thread = threading.Thread(target=group.run, kwargs={"install_signals": False})
     thread.start()
     assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=10).output == 1
+    depths = group.ready().body["dead_letters"]
+    assert [(depth["name"], depth["depth"]) for depth in depths] == [("dead", 1)]
     assert group.shutdown(timeout=10)
     thread.join(10)
     assert not thread.is_alive()

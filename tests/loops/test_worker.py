@@ -20,6 +20,7 @@ from weakincentives.runtime import (
     LeaseExtenderConfig,
     MailboxConnectionError,
     ReplyCancelledError,
+    ReplyChannel,
     Worker,
     WorkerConfig,
     current_lease,
@@ -571,6 +572,37 @@ def test_an_acknowledgement_that_was_cut_off_but_has_happened_is_a_success(caplo
         eventually(lambda: box.store.lease is lease)
         eventually(lambda: box.stats().total == 0)
     assert abandoned == []
+
+
+def test_a_caller_that_cannot_be_asked_about_is_not_a_failure(box, monkeypatch):
+    """Nobody knows whether the reply is still wanted: later, then, and nothing is told."""
+    reply = box.send_expecting_reply("a")
+    is_open = ReplyChannel.is_open
+    failures = []
+
+    def unreachable(self):
+        if failures:
+            return is_open(self)
+        failures.append(1)
+        raise MailboxConnectionError("down")
+
+    monkeypatch.setattr(ReplyChannel, "is_open", unreachable)
+    with in_background(Worker(box, str.upper, error_reply=explain)):
+        assert reply.wait(timeout=10) == "A"
+
+
+def test_an_answer_after_the_lease_is_lost_is_not_sent(replies):
+    """Lost after the handler has returned and before its answer goes out with the next receive."""
+    box = FakeMailbox()
+    box.send("a", reply_to=replies)
+    abandoned = []
+    events = InProcessDispatcher()
+    events.subscribe(JobAbandoned, abandoned.append)
+    events.subscribe(JobFinished, lambda event: box.advance(301))
+    drained(Worker(box, str.upper, config=WorkerConfig(dispatcher=events)))
+    assert bodies(replies) == []
+    assert len(abandoned) == 1
+    assert box.stats().pending == 1
 
 
 # --- other people's mailboxes ---------------------------------------------------------------

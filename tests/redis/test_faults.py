@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from tests.redis import clients
 from tests.redis.proxy import Proxy
 from tests.redis.seeds import let_pass
 from tests.servers import Server, Standalone, eventually
-from weakincentives.contrib.mailbox.redis import RedisMailbox, RedisReplyStore, link
+from weakincentives.contrib.mailbox.redis import RedisMailbox, RedisReplyStore, link, packing
 from weakincentives.contrib.mailbox.redis.faults import Cure, backoff, verdict
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
@@ -362,6 +363,35 @@ def test_a_user_without_rights_is_told_so(binary: Path) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_the_rights_that_the_documentation_asks_for_are_enough(binary: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    rights = re.search(r"A user needs `([^`]+)`.*?`(~{queue:\*)` and `(~{replies:\*)`", page, re.S)
+    assert rights is not None
+    rules = " ".join(" ".join(rights.groups()).split())
+    users = {"default": "on nopass ~* +@all", "app": f"on >secret -@all +hello {rules}"}
+    with (
+        Standalone(binary, users=users) as server,
+        server.client(username="app", password="secret") as client,
+        Box("box", client, min_replicas=0) as box,
+    ):
+        box.send_batch([1, 2], delay_seconds=0)
+        one, two = box.receive(max_messages=2)
+        assert one.acknowledge()
+        assert two.extend_visibility(60)
+        assert two.nack(visibility_timeout=60)
+        assert (box.stats().delayed, box.peek()) == (1, [])
+        reply = box.send_expecting_reply(3)
+        box.receive(wait_time_seconds=5)[0].reply(None)
+        assert reply.wait(timeout=5) is None
+        ended = threading.Event()
+        waiting = threading.Thread(target=lambda: (box.receive(wait_time_seconds=30), ended.set()))
+        waiting.start()
+        eventually(lambda: blocked(server) == 1, 5, "a blocked consumer")
+        box.close()
+        assert ended.wait(5)
+        waiting.join()
+
+
 def test_a_wrong_password_is_told_at_once(binary: Path) -> None:
     users = {"default": "on >right ~* +@all"}
     with Standalone(binary, users=users) as server, server.client(password="wrong") as client:
@@ -537,6 +567,14 @@ def test_a_forked_child_uses_none_of_its_parents_connections(box: Box) -> None:
         assert pipe.read() == "before"
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [m.body for m in box.receive(max_messages=5)] == ["from the child"]
+
+
+# Commands
+
+
+def test_packing_is_the_same_with_and_without_hiredis() -> None:
+    parts = (b"EVALSHA", "h\u00e4ndle", 5, 0, b"", "x" * 2000)
+    assert packing._packed(parts) == packing.packed(parts) == packing.pack(*parts)
 
 
 # Clients

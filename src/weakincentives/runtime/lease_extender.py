@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 from weakincentives.runtime.mailbox.limits import check_positive
 from weakincentives.runtime.mailbox.message import Message
 
-from .lease_scheduler import SCHEDULER, LeaseScheduler, first_beat
+from .lease_scheduler import SCHEDULER, LeaseScheduler, next_beat
 
 __all__ = [
     "Lease",
@@ -126,7 +126,8 @@ class Lease:
 
     def remaining(self) -> float:
         """Return the seconds until the deadline."""
-        return self.deadline - self._clock.monotonic()
+        deadline = self.message.lease_deadline if self.batchable else self._deadline
+        return deadline - self._clock.monotonic()
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLostError` if the lease is over: the work is then of no use to anybody."""
@@ -265,13 +266,14 @@ class LeaseExtender:
         """Keep the lease on ``msg`` until it is released."""
         lease = Lease(self, msg, config if config is not None else self.config)
         self.counters.held += 1
-        self.schedule(lease)
+        if lease.config.enabled:
+            self.schedule(lease)
         return lease
 
     def schedule(self, lease: Lease) -> None:
         """Let the lease be extended as its config says."""
         if lease.config.enabled:
-            lease.due = first_beat(time.monotonic(), lease)
+            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
             self._scheduler.add(lease)
         else:
             self._scheduler.drop(lease)

@@ -265,6 +265,9 @@ class Link:
             at = monotonic()
             (clock,) = yield wire.exchange(held, TIME)
             tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
+        if block.interrupt.is_set:
+            self._park(node, held)
+            return None
         yield wire.send(held, block.command + packed)
         seconds = block.seconds + GRACE
         answers = yield wire.await_answers(held, 2, seconds, block.interrupt)
