@@ -91,6 +91,12 @@ def test_without_a_run_everything_is_counted() -> None:
     assert (report.total_samples, report.run_id) == (2, None)
 
 
+def test_with_a_data_set_a_sample_counts_once_in_all_runs() -> None:
+    box = results_of(*(result("sum-0", run_id=run) for run in ("one", "two")))
+    report = collect_results(box, dataset=sums(2), timeout_seconds=0)
+    assert (ids(report), report.missing) == (["sum-0"], ("sum-1",))
+
+
 def test_what_is_no_mailbox_of_results_yet_becomes_one() -> None:
     box: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", serialize=True)
     box.send(result("a", tags=("x",)))
