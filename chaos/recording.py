@@ -31,6 +31,7 @@ class RecordedStore:
         self.name, self.limits, self.capabilities = store.name, store.limits, store.capabilities
         self.clock, self.look_interval, self.steps = store.clock, store.look_interval, store.steps
         self.stats, self.peek, self.close = store.stats, store.peek, store.close
+        self.link = getattr(store, "link", None)  # a RedisMailbox closes it
 
     def put(self, messages: Sequence[Any]) -> None:
         delay = max(message.delay for message in messages)
@@ -151,6 +152,12 @@ class RecordedListener:
     def lease(self, count: int, seconds: float, wait: float) -> Any:
         with self._store.recorded("receive", [("", "")], seconds) as look:
             leases = self._inner.lease(count, seconds, wait)
+            self._store.note(look, leases)
+        return leases
+
+    async def lease_async(self, count: int, seconds: float, wait: float) -> Any:
+        with self._store.recorded("receive", [("", "")], seconds) as look:
+            leases = await self._inner.lease_async(count, seconds, wait)
             self._store.note(look, leases)
         return leases
 
