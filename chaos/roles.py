@@ -18,10 +18,10 @@ from chaos.history import Log
 from chaos.recording import recorded
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, LoopGroup, Worker
-from weakincentives.runtime.mailbox.errors import MailboxError
+from weakincentives.runtime.mailbox.errors import MailboxError, MailboxFullError
 from weakincentives.runtime.worker import WorkerConfig
 
-__all__ = ["churn", "dying", "group", "serve"]
+__all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve"]
 
 logging.disable(logging.CRITICAL)
 NOW = Backoff(base=0.01, cap=0.01)
@@ -141,3 +141,86 @@ def group(url: str, histories: str, name: str, lease: float) -> None:
         LoopGroup([Worker(box, job, config=WorkerConfig(backoff=NOW))]).run(
             visibility_timeout=lease, wait_time_seconds=20
         )
+
+
+def fork_and_go_on(url: str, histories: str, name: str, rounds: int) -> None:
+    """Use a mailbox, fork, and use it on both sides."""
+    backend, box = opened(url, histories, name)
+    _rounds(box, 3)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            box.store.log = Log(Path(histories), f"{name}-child")
+            _rounds(box, rounds)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _rounds(box, rounds)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
+        raise SystemExit(3)
+
+
+def _rounds(box: Any, count: int) -> None:
+    for _ in range(count):
+        box.send("x")
+        for message in box.receive(visibility_timeout=30):
+            message.acknowledge()
+
+
+def fill_a_disk(url: str, histories: str, name: str, directory: str, seed: int) -> None:
+    """Fill a small disk of one's own, find that out by a typed error, make room, and go on."""
+    report = Path(directory) / f"{name}.report"
+    disk = Path(directory) / f"{name}.disk"
+    disk.mkdir()
+    try:
+        mount_small_disk(disk)
+    except OSError as error:
+        report.write_text(f"a small disk cannot be mounted here: {error}")
+        raise SystemExit(77) from error
+    rng, problems = random.Random(seed), []
+    ballast = disk / "ballast"
+    ballast.write_bytes(b"x" * (1 << 20))
+    log = Log(Path(histories), name)
+    with connect(f"sqlite:///{disk}/box.db") as backend:
+        box = recorded(backend.mailbox("jobs"), log)
+        sent, refused, held = [], 0, []
+        while refused < 5:
+            try:
+                sent.append(box.send("x" * rng.randint(10, 20_000)))
+                if rng.random() < 0.2:
+                    held += box.receive(visibility_timeout=60)
+            except MailboxFullError:
+                refused += 1
+        for message in held:
+            try:
+                message.acknowledge()  # may need room too: then it says so, and can be repeated
+            except MailboxFullError:
+                refused += 1
+        ballast.unlink()
+        got = {message.id for message in held}
+        for message in held:
+            if not message.is_finalized:
+                message.acknowledge()
+        while messages := box.receive(max_messages=10):  # leasing takes room as well
+            got |= {message.id for message in messages}
+            box.acknowledge_batch(messages)
+        if got != set(sent):
+            problems.append(f"{len(set(sent) - got)} of {len(sent)} lost, {len(got - set(sent))} new")
+        sent.append(box.send("room again"))
+    report.write_text("; ".join(problems))
+
+
+def mount_small_disk(place: Path) -> None:
+    """Mount 4 MiB of memory, seen by this process alone."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_namespace, private_mounts = 0x00020000, 1 << 18 | 1 << 14
+    calls = (
+        lambda: libc.unshare(new_namespace),
+        lambda: libc.mount(b"none", b"/", None, private_mounts, None),
+        lambda: libc.mount(b"none", bytes(place), b"tmpfs", 0, b"size=4m"),
+    )
+    for call in calls:
+        if call() != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

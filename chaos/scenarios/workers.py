@@ -131,14 +131,14 @@ def _await_job(stage: Stage, child: Child, *, feeding) -> None:
         missing = CREW + 1 - feeding.stats().pending
         if missing > 0:
             feeding.send_batch([{"work": WORK} for _ in range(missing)])
-        return b'"got": [[' in _last_line(stage, child)
+        return b'"got": [[' in _last_lines(stage, child, 2)  # with it, it may acknowledge
 
     eventually(holds, 30, f"{child.name} to hold a message")
 
 
 def _looked(stage: Stage, child: Child) -> bool:
     """Whether the last thing that a worker wrote is that it looks, with nothing to be found."""
-    looking = b'"op": "receive"' in _last_line(stage, child)
+    looking = b'"op": "receive"' in _last_lines(stage, child, 1)
     return looking and not stage.connection.mailbox("jobs").stats().pending
 
 
@@ -147,8 +147,8 @@ def _written(stage: Stage, child: Child) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def _last_line(stage: Stage, child: Child) -> bytes:
-    return _written(stage, child).rpartition(b"\n")[0].rpartition(b"\n")[2]
+def _last_lines(stage: Stage, child: Child, count: int) -> bytes:
+    return b"".join(_written(stage, child).split(b"\n")[-1 - count :])
 
 
 def _terminated(stage: Stage, child: Child) -> float:
