@@ -179,14 +179,14 @@ def fill_a_disk(url: str, histories: str, name: str, directory: str, seed: int) 
         raise SystemExit(77) from error
     rng, problems = random.Random(seed), []
     ballast = disk / "ballast"
-    ballast.write_bytes(b"x" * (1 << 20))
+    ballast.write_bytes(b"x" * (20 << 20))
     log = Log(Path(histories), name)
     with connect(f"sqlite:///{disk}/box.db") as backend:
         box = recorded(backend.mailbox("jobs"), log)
         sent, refused, held = [], 0, []
         while refused < 5:
             try:
-                sent.append(box.send("x" * rng.randint(10, 20_000)))
+                sent.append(box.send("x" * rng.randint(10, 40_000)))
                 if rng.random() < 0.2:
                     held += box.receive(visibility_timeout=60)
             except MailboxFullError:
@@ -211,7 +211,7 @@ def fill_a_disk(url: str, histories: str, name: str, directory: str, seed: int) 
 
 
 def mount_small_disk(place: Path) -> None:
-    """Mount 4 MiB of memory, seen by this process alone."""
+    """Mount 40 MiB of memory, seen by this process alone."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -219,7 +219,7 @@ def mount_small_disk(place: Path) -> None:
     calls = (
         lambda: libc.unshare(new_namespace),
         lambda: libc.mount(b"none", b"/", None, private_mounts, None),
-        lambda: libc.mount(b"none", bytes(place), b"tmpfs", 0, b"size=4m"),
+        lambda: libc.mount(b"none", bytes(place), b"tmpfs", 0, b"size=40m"),
     )
     for call in calls:
         if call() != 0:
