@@ -20,6 +20,7 @@ __all__ = [
     "exclusive",
     "fenced",
     "first_in_first_out",
+    "lives",
     "lost",
     "percentiles",
     "recoveries",
@@ -242,6 +243,26 @@ def _delivery(op: Op, changes: Sequence[Op]) -> Delivery:
             earliest = min(earliest, change.start + change.seconds)
             latest.append((change.start, math.inf))
     return Delivery(op, earliest, latest, released)
+
+
+def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
+    """Tell apart the lives of messages that a repeated send added anew; return how many there were.
+
+    A send whose first attempt was held up by the network may arrive after its repeat was already
+    consumed: then the message lives twice. Each first delivery begins a life.
+    """
+    life: dict[str, int] = defaultdict(int)
+    by_handle: dict[str, str] = {}
+    told = []
+    for op in ops:
+        id = op.id
+        if op.op == "receive" and op.outcome == "ok":
+            life[id] += op.count == 1
+            id = by_handle[op.handle] = f"{id}#{life[id]}" if life[id] > 1 else id
+        elif op.handle:
+            id = by_handle.get(op.handle, id)
+        told.append(op._replace(id=id))
+    return told, sum(count - 1 for count in life.values() if count > 1)
 
 
 def recoveries(ops: Sequence[Op], fault: str = "kill") -> list[float]:

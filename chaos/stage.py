@@ -144,6 +144,14 @@ class Stage:
             return f"redis+cluster://{host}:{port}"
         return "memory://"
 
+    def reach(self, url: str) -> None:
+        """Let clients go there instead."""
+        self.__dict__["url"] = url
+
+    def use(self, server: Any) -> None:
+        """Take this server instead of the usual one."""
+        self.__dict__["server"] = self.resources.enter_context(server)
+
     @cached_property
     def connection(self) -> Any:
         """A Backend for this process."""
@@ -208,6 +216,7 @@ class Stage:
         jumps: bool = False,
         failover: bool = False,
         may_lose: bool = False,
+        resends: bool = False,
         ordered: bool = False,
         recovery: str = "",
         queue: str = QUEUE,
@@ -220,6 +229,9 @@ class Stage:
             self.figures["lost, as the server's setting allows"] = len(losses)
         else:
             self.violations += losses
+        if resends:
+            ops, again = checkers.lives(ops)
+            self.figures["added again by a late first attempt"] = again
         undone = checkers.undone(ops)
         if failover:
             self.figures["acks undone by failover"] = len(undone)

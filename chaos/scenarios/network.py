@@ -98,7 +98,7 @@ def slow_and_lossy(stage: Stage):
     """20 ms more each way, 200 kB/s, and every connection cut now and then, under load"""
     with Wire(stage) as wire:
         wire.proxy.delay, wire.proxy.rate = 0.02, 200_000.0
-        stage.__dict__["url"] = f"redis://{HOST}:{wire.proxy.port}/0"
+        stage.reach(f"redis://{HOST}:{wire.proxy.port}/0")
         load = Load(stage, senders=2, consumers=2, lease=5.0)
         for _ in range(stage.trials):
             time.sleep(stage.rng.uniform(0.5, 1.5))
@@ -116,7 +116,7 @@ def black_hole(stage: Stage):
     """nothing passes and nobody says so; clients find out by their timeout"""
     times = []
     with Wire(stage) as wire:
-        stage.__dict__["url"] = f"redis://{HOST}:{wire.proxy.port}/0?socket_timeout=0.5"
+        stage.reach(f"redis://{HOST}:{wire.proxy.port}/0?socket_timeout=0.5")
         load = Load(stage, senders=2, consumers=2, lease=5.0)
         for _ in range(stage.trials):
             time.sleep(0.3)
@@ -131,7 +131,7 @@ def black_hole(stage: Stage):
     stage.figures |= {
         f"first success after healing {k}, s": round(v, 3) for k, v in percentiles(times).items()
     }
-    return stage.verdict()
+    return stage.verdict(resends=True)
 
 
 class Wire:

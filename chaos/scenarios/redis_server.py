@@ -88,7 +88,7 @@ def server_clock_jumps(stage: Stage):
     offset = stage.directory / "offset"
     offset.write_text("+0")
     wrapper = _under_faketime(stage, offset)
-    stage.__dict__["server"] = stage.resources.enter_context(Standalone(wrapper))
+    stage.use(Standalone(wrapper))
     load = Load(stage, lease=2.0)
     for trial in range(stage.trials):
         time.sleep(0.5)

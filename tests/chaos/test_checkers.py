@@ -175,6 +175,17 @@ def test_recoveries_count_from_the_fault_to_the_next_delivery() -> None:
     assert checkers.recoveries([ops[0], settle("ack", "m", 1.5), *ops[1:]]) == []
 
 
+def test_a_message_that_was_added_again_lives_twice() -> None:
+    once = [send("m", 0), receive("m", 1), settle("ack", "m", 2)]
+    again = receive("m", 3, client="b")._replace(handle="m.again")
+    ops = [*once, again, again._replace(op="ack", start=4, end=4.1)]
+    assert checkers.undone(ops)
+    told, lives = checkers.lives(ops)
+    assert lives == 1
+    assert checkers.undone(told) == checkers.duplicates(told) == checkers.fenced(told) == []
+    assert checkers.lives(once) == (once, 0)
+
+
 def test_percentiles() -> None:
     assert checkers.percentiles([]) == {}
     assert checkers.percentiles(range(1, 101)) == {"p50": 50, "p99": 99, "max": 100}
