@@ -81,7 +81,13 @@ class Codec:
         check_depth(raw, DecodeError)
         try:
             return decoder.decode(raw)
-        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+        except (
+            msgspec.MsgspecError,
+            ValueError,
+            TypeError,
+            RecursionError,
+            NotImplementedError,
+        ) as error:
             raise DecodeError(f"cannot decode {_describe(self.declared)}: {error}") from error
 
 

@@ -44,6 +44,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.actions: set[str] = set()
 
     def watch(self, client: Any) -> Any:
         service = client.meta.service_model.service_name
@@ -52,18 +53,10 @@ class Ledger:
             action = action_of(service, model.name)
             assert action in ALLOWED, f"docs/aws.md allows no {action}"
             self.calls[model.name] += 1
+            self.actions.add(action)
 
         client.meta.events.register(f"before-call.{service}", note)
         return client
-
-    @property
-    def actions(self) -> set[str]:
-        """The permissions that the calls needed."""
-        services = {"Item": "dynamodb", "Table": "dynamodb", "Time": "dynamodb", "Scan": "dynamodb"}
-        return {
-            action_of(next((s for part, s in services.items() if part in name), "sqs"), name)
-            for name in self.calls
-        }
 
 
 class Cloud:

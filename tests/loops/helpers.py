@@ -1,21 +1,9 @@
 """What the tests of loops share."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-
-def eventually(condition: Callable[[], Any], timeout: float = 10.0) -> Any:
-    """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + timeout
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.005)
 
 
 @contextmanager

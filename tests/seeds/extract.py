@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["SEEDS", "Block", "blocks"]
 
 ROOT = Path(__file__).parents[2]
-SEEDS = Path(os.environ.get("WINK_SEEDS", ROOT.parent / "shared" / "seeds"))
+SEEDS = Path(os.environ.get("WINK_SEEDS") or ROOT.parent / "shared" / "seeds")
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)

@@ -341,7 +341,7 @@ TABLE: dict[int, Entry] = {
         lambda stage: {"Any": Any, "dead_letters": Box(letter(), name="requests-dlq")},
         check_health,
     ),
-    17: Run(group, needs=("loops", "dlq", "lifecycle")),
+    17: Run(group, counts(dead_letters=0), needs=("loops", "dlq", "lifecycle")),
     18: Run(sketched, check_dlq_consumer),
     19: Run(on_redis, counts(requests=0, eval_dlq=0), needs=("redis",)),
     20: Run(on_redis, counts(requests=0, dead_letters=0), needs=("redis",)),

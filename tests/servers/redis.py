@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry
+
+from redis import Redis
 
 from .ports import HOST, reserved_port
 from .process import Process
@@ -184,7 +185,11 @@ class Server(Startable):
         ) as client:
             # What these make of a reply differs between versions of redis-py.
             client.response_callbacks.clear()
-            return client.execute_command(*words)
+            # hiredis packs text strictly, whatever encoding_errors says.
+            packed = (
+                w if isinstance(w, int) else w.encode(errors="surrogateescape") for w in words
+            )
+            return client.execute_command(*packed)
 
     def info(self, section: str) -> dict[str, str]:
         """Return the fields of one section of INFO."""

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 from redis.sentinel import Sentinel
+
+from redis import Redis
 
 from .ports import HOST
 from .redis import Server, Startable

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, OutOfMemoryError
 from redis.retry import Retry
+
+import redis
 
 from . import (
     Cluster,

@@ -41,13 +41,14 @@ def in_fork(work: Callable[[], object]) -> int:
 
 def test_processes_that_contend_all_get_on(path: Path) -> None:
     results: Any = spawn.Queue()
-    start = time.time() + 2
+    barrier = spawn.Barrier(4)
     processes = [
-        spawn.Process(target=workers.contend, args=(str(path), start, 2, results)) for _ in range(4)
+        spawn.Process(target=workers.contend, args=(str(path), barrier, 2, results))
+        for _ in range(4)
     ]
     for worker in processes:
         worker.start()
-    counts = [results.get(timeout=30) for _ in processes]
+    counts = [results.get(timeout=90) for _ in processes]
     for worker in processes:
         worker.join(30)
         assert worker.exitcode == 0
@@ -81,9 +82,9 @@ def test_a_lock_held_for_long_is_waited_for_and_then_named(
 
 
 def test_processes_may_create_the_file_at_once(path: Path) -> None:
-    start = time.time() + 2
+    barrier = spawn.Barrier(6)
     processes = [
-        spawn.Process(target=workers.open_and_send, args=(str(path), start)) for _ in range(6)
+        spawn.Process(target=workers.open_and_send, args=(str(path), barrier)) for _ in range(6)
     ]
     for worker in processes:
         worker.start()

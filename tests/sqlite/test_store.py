@@ -137,6 +137,17 @@ def test_redelivered_messages_go_to_the_back(store: SQLiteStore, clock: TwoClock
     assert second.delivery_count == 1
 
 
+def test_what_is_sent_after_a_nack_does_not_overtake_it(store: SQLiteStore) -> None:
+    store.put([Outgoing(name, b"") for name in "ab"])
+    first, _ = store.lease(2, 10).messages
+    store.release((first.handle,), 0)
+    store.put([Outgoing(name, b"") for name in "cd"])
+    (taken,) = store.lease(1, 30).messages
+    assert (taken.id, taken.nack_count) == ("a", 1)
+    assert list(store.release((first.handle,), 0)) == [False]
+    assert ids(store) == ["c", "d"]
+
+
 def test_ids_are_forgotten_after_five_minutes_and_not_while_queued(
     opened: Callable[..., Database], clock: TwoClocks
 ) -> None:
@@ -186,6 +197,17 @@ def test_a_closed_database_says_so(opened: Callable[..., Database]) -> None:
     for step in (store.stats, store.purge, lambda: store.lease(1, 1)):
         with pytest.raises(MailboxClosedError, match="was closed"):
             step()
+
+
+def test_leasing_by_id_leaves_nothing_behind(opened: Callable[..., Database]) -> None:
+    database = opened()
+    store = SQLiteStore(database, "dead letters")
+    for number in range(20):
+        store.put((Outgoing(str(number), b""),))
+        (message,) = store.lease(1, 30, ids=[str(number)]).messages
+        store.acknowledge((message.handle,))
+    assert database.read("SELECT count(*) FROM hole") == [(1,)]
+    assert store.stats()[:3] == (0, 0, 0)
 
 
 STEPS = st.lists(

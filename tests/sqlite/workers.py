@@ -6,10 +6,6 @@ from typing import Any
 from weakincentives.contrib.mailbox import SQLiteMailbox
 
 
-def wait_until(start: float) -> None:
-    time.sleep(max(start - time.time(), 0))
-
-
 def echo(path: str) -> None:
     """Answer every message with its own body until told to stop."""
     box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", path)
@@ -30,12 +26,13 @@ def send_many(path: str, count: int) -> None:
     SQLiteMailbox[int]("jobs", path).send_batch(list(range(count)))
 
 
-def contend(path: str, start: float, seconds: float, results: Any) -> None:
+def contend(path: str, barrier: Any, seconds: float, results: Any) -> None:
     """Send, receive and acknowledge as often as possible; tell how often that was."""
     box = SQLiteMailbox[int]("jobs", path, durability="normal")
-    wait_until(start)
+    barrier.wait(60)
+    until = time.monotonic() + seconds
     count = 0
-    while time.time() < start + seconds:
+    while time.monotonic() < until:
         box.send(count)
         for message in box.receive():
             message.acknowledge()
@@ -43,6 +40,6 @@ def contend(path: str, start: float, seconds: float, results: Any) -> None:
     results.put(count)
 
 
-def open_and_send(path: str, start: float) -> None:
-    wait_until(start)
+def open_and_send(path: str, barrier: Any) -> None:
+    barrier.wait(60)
     SQLiteMailbox[int]("jobs", path, durability="normal").send(1)

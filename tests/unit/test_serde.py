@@ -345,3 +345,11 @@ def test_class_names_are_for_models_only() -> None:
     named = [ITEM, Point(1), User(name="a", born=date(2000, 1, 1)), Box[int](1, NOON)]
     assert [class_name(value) for value in named] == ["Item", "Point", "User", "Box"]
     assert [class_name(value) for value in (None, 1, "a", {}, Size.SMALL, Item)] == [None] * 6
+
+
+def test_a_type_that_json_cannot_carry_is_a_decode_error() -> None:
+    class Opaque:
+        pass
+
+    with pytest.raises(DecodeError, match="Opaque"):
+        Codec(Opaque).decode(b"1", None)

@@ -3,7 +3,12 @@
 import pytest
 
 from weakincentives.adapters import VisibilityExpansionRequired
-from weakincentives.runtime import Backoff, DeadlineExceededError, RepeatedCrashError
+from weakincentives.runtime import (
+    Backoff,
+    BudgetExceededError,
+    DeadlineExceededError,
+    RepeatedCrashError,
+)
 from weakincentives.runtime.settlement import (
     Counts,
     Retry,
@@ -46,6 +51,7 @@ ERROR = ValueError("no")
         (ERROR, 1, False, False, True, DEAD),
         (DeadlineExceededError(), 1, True, False, True, DEAD),
         (RepeatedCrashError(), 1, True, False, True, DEAD),
+        (BudgetExceededError(), 1, True, False, True, DEAD),
         # whatever the policy says, there is an end
         (ERROR, 99, True, False, True, Retry(100)),
         (ERROR, 100, True, False, True, DEAD),

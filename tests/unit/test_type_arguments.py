@@ -49,6 +49,18 @@ class Mixed(Other, Plain):
     pass
 
 
+class OtherGeneric(Generic[A]):
+    pass
+
+
+class OtherFixed(OtherGeneric[bytes]):
+    pass
+
+
+class Behind(OtherFixed, Plain):
+    """It inherits what another base was given, which says nothing of ours."""
+
+
 @pytest.mark.parametrize(
     ("instance", "expected"),
     [
@@ -62,6 +74,7 @@ class Mixed(Other, Plain):
         (Swapped[int, str](), (str, int)),
         (Nested[int](), (list[int], dict[str, int])),
         (Mixed(), (int, str)),
+        (Behind(), (int, str)),
     ],
 )
 def test_arguments(instance, expected):

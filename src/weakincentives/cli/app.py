@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import typer
 
 from weakincentives import __version__
-from weakincentives.cli import queues
+from weakincentives.cli import evals, queues, worker
+from weakincentives.cli.demo import run as demo
 from weakincentives.cli.output import fail
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
@@ -22,7 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-queues.register(app)
+for room in (demo, queues, worker, evals):
+    room.register(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -82,7 +82,7 @@ def letter_for(
         message_id=message.id,
         body=_kept_body(message, envelope, dlq) if readable else None,
         source_mailbox=source,
-        delivery_count=message.delivery_count,
+        delivery_count=getattr(message, "delivery_count", 1),
         last_error=described(error),
         last_error_type=error_type(error),
         dead_lettered_at=now,

@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 from weakincentives.runtime.mailbox.limits import check_positive
 from weakincentives.runtime.mailbox.message import Message
 
-from .lease_scheduler import SCHEDULER, LeaseScheduler, first_beat
+from .lease_scheduler import SCHEDULER, LeaseScheduler, next_beat
 
 __all__ = [
     "Lease",
@@ -87,7 +87,17 @@ class Extendable(Protocol):
 class Lease:
     """The lease on one message: until when it holds, and whether it was lost."""
 
-    __slots__ = ("_clock", "_deadline", "_extender", "_lost", "_since", "config", "due", "message")
+    __slots__ = (
+        "_clock",
+        "_deadline",
+        "_extender",
+        "_lost",
+        "_since",
+        "batchable",
+        "config",
+        "due",
+        "message",
+    )
 
     def __init__(
         self, extender: "LeaseExtender | None", message: Any, config: LeaseExtenderConfig
@@ -95,16 +105,13 @@ class Lease:
         self.message = message
         self.config = config
         self.due = math.inf
+        self.batchable = type(message) is Message
+        """Whether the message is a mailbox's own, so that many can be extended in one step."""
         self._extender = extender
         self._clock: Clock = message.mailbox.store.clock if self.batchable else SystemClock()
         self._since = self._clock.monotonic()
         self._deadline = math.inf
         self._lost = False
-
-    @property
-    def batchable(self) -> bool:
-        """Whether the message is a mailbox's own, so that many can be extended in one step."""
-        return type(self.message) is Message
 
     @property
     def deadline(self) -> float:
@@ -119,7 +126,8 @@ class Lease:
 
     def remaining(self) -> float:
         """Return the seconds until the deadline."""
-        return self.deadline - self._clock.monotonic()
+        deadline = self.message.lease_deadline if self.batchable else self._deadline
+        return deadline - self._clock.monotonic()
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLostError` if the lease is over: the work is then of no use to anybody."""
@@ -206,14 +214,19 @@ def current_lease() -> Lease:
     return _current.get()
 
 
-@contextmanager
-def running_under(lease: Lease) -> Iterator[Lease]:
+class running_under:  # noqa: N801 - a context, written as a class because every message pays
     """Make a lease the current one."""
-    token = _current.set(lease)
-    try:
-        yield lease
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_lease", "_token")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._lease)
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._token)
 
 
 class LeaseExtender:
@@ -253,13 +266,14 @@ class LeaseExtender:
         """Keep the lease on ``msg`` until it is released."""
         lease = Lease(self, msg, config if config is not None else self.config)
         self.counters.held += 1
-        self.schedule(lease)
+        if lease.config.enabled:
+            self.schedule(lease)
         return lease
 
     def schedule(self, lease: Lease) -> None:
         """Let the lease be extended as its config says."""
         if lease.config.enabled:
-            lease.due = first_beat(time.monotonic(), lease)
+            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
             self._scheduler.add(lease)
         else:
             self._scheduler.drop(lease)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 
 if TYPE_CHECKING:
-    from .lease_extender import Lease
+    from .lease_extender import Lease, LeaseExtenderConfig
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["SCHEDULER", "LeaseScheduler", "beat", "first_beat"]
+__all__ = ["SCHEDULER", "LeaseScheduler", "aligned", "beat", "next_beat"]
 
 BEATS = 4  # the fourth would come as the lease ends, so three fit
 SHORTEST_BEAT = 0.02
@@ -33,12 +33,9 @@ def aligned(due: float, length: float) -> float:
     return due - due % (length / 8)
 
 
-def first_beat(now: float, lease: "Lease") -> float:
-    """Return when a lease must be extended next."""
-    remaining = lease.remaining()
-    length = beat(
-        lease.config.interval, remaining if math.isfinite(remaining) else lease.config.extension
-    )
+def next_beat(now: float, config: "LeaseExtenderConfig", remaining: float) -> float:
+    """Return when a lease that lasts ``remaining`` seconds must be extended next."""
+    length = beat(config.interval, config.extension if remaining == math.inf else remaining)
     return max(aligned(now + length, length), now + SHORTEST_BEAT)
 
 
@@ -120,7 +117,7 @@ class LeaseScheduler:
                 if not lease.lost:
                     lease.given_up()
             elif seconds == 0:
-                lease.due = first_beat(now, lease)
+                lease.due = next_beat(now, lease.config, lease.remaining())
             elif lease.batchable:
                 batches[lease.message.mailbox, seconds].append(lease)
             else:
@@ -154,11 +151,14 @@ class LeaseScheduler:
             self._answered(lease, True, seconds)
 
     def _answered(self, lease: "Lease", granted: bool, seconds: float) -> None:
-        if lease not in self._leases or getattr(lease.message, "is_finalized", False):
-            return  # settled meanwhile, which may be why it was refused
+        if lease not in self._leases:
+            return
+        if getattr(lease.message, "is_finalized", False):
+            self.drop(lease)  # settled meanwhile, which may be why it was refused
+            return
         if granted:
             lease.extended(seconds)
-            lease.due = first_beat(time.monotonic(), lease)
+            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
         else:
             self.drop(lease)
             lease.refused()
@@ -166,7 +166,7 @@ class LeaseScheduler:
     def _failed(self, lease: "Lease", error: Exception) -> None:
         if lease in self._leases:
             lease.failed(error)
-            lease.due = first_beat(time.monotonic(), lease)
+            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
 
 
 # One for the process, whatever the number of loops: threads must not grow with leases.

@@ -136,6 +136,7 @@ class MainLoop(Generic[UserRequestT, OutputT]):
         dlq: DLQPolicy[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]] | None = None,
         resources: Mapping[type[object], object] | None = None,
     ) -> None:
+        self.dlq = dlq
         self._adapter = adapter
         self._requests = requests
         self._responses = responses

@@ -9,7 +9,7 @@ from weakincentives.adapters.errors import VisibilityExpansionRequired
 from weakincentives.errors import WinkError
 
 from .backoff import Backoff
-from .deadline import DeadlineExceededError
+from .deadline import BudgetExceededError, DeadlineExceededError
 
 __all__ = [
     "Counts",
@@ -96,7 +96,7 @@ def after_failure(
     if verdict is not None:
         pointless = (
             not readable
-            or isinstance(error, DeadlineExceededError | RepeatedCrashError)
+            or isinstance(error, BudgetExceededError | DeadlineExceededError | RepeatedCrashError)
             or deliveries >= absolute_max
         )
         return ToDeadLetters() if pointless or (verdict and not always_retried) else retry

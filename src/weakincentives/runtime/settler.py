@@ -4,12 +4,10 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from weakincentives.dispatch import Dispatcher
 from weakincentives.ids import derived_id, new_id
 from weakincentives.runtime.mailbox import (
     MailboxConnectionError,
@@ -20,7 +18,7 @@ from weakincentives.runtime.mailbox import (
 )
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
-from .backoff import Backoff, transport_pause
+from .backoff import transport_pause
 from .dead_letter import letter_for, letter_id, request_id_of
 from .events import (
     JobAbandoned,
@@ -44,11 +42,12 @@ from .settlement import (
     unread,
 )
 from .source import NOTHING, Job, Source
+from .terms import Failure, Terms
 
 if TYPE_CHECKING:
-    from .dlq import DLQPolicy
+    pass
 
-__all__ = ["Failure", "Settler"]
+__all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,35 +55,6 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 
 TRANSPORT_ERRORS = (MailboxConnectionError, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failure as the sender is told of it."""
-
-    message_id: str
-    text: str
-    """The error's type and a reference; its own text only if the loop's config says so."""
-    reference: str
-    """Stands in the log beside the whole error."""
-    error: BaseException
-    body: Any = None
-    """What was sent; None if it could not be read."""
-    request_id: Any = None
-    dead_lettered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What one loop agreed on with its user."""
-
-    error_reply: Callable[[Failure], Any] | None
-    responses: Any
-    dlq: "DLQPolicy[Any, Any] | None"
-    backoff: Backoff
-    error_detail: Literal["type", "text"]
-    failure_log: str
-    dispatcher: Dispatcher | None
 
 
 class Settler:
@@ -104,7 +74,7 @@ class Settler:
             return self.fail(
                 job,
                 RepeatedCrashError(
-                    f"received {message.delivery_count} times, and most of its workers died"
+                    f"received {job.deliveries} times, and most of its workers died"
                 ),
             )
         try:
@@ -114,13 +84,13 @@ class Settler:
         except TRANSPORT_ERRORS as error:
             # Not the job's failure: it comes back when somebody can be asked again.
             logger.warning("Message %s: its reply channel cannot be read: %s", message.id, error)
-            return self._retry(job, transport_pause(message.delivery_count))
+            return self._retry(job, transport_pause(job.deliveries))
         except Exception as error:  # noqa: BLE001 - such as a reply_to that nobody knows
             return self.fail(job, error)
         started = time.monotonic()
         try:
             job.body = self._read(job)
-            self.publish(JobStarted, message.id, getattr(message, "delivery_count", 1))
+            self.publish(JobStarted, message.id, job.deliveries)
             with running_under(job.lease), working:
                 result = call(job.body)
         except (KeyboardInterrupt, GeneratorExit):
@@ -179,7 +149,7 @@ class Settler:
             told_nothing = job.failed or isinstance(error, TRANSPORT_ERRORS)
             if told_nothing and self._terms.dlq is None:
                 logger.warning("Message %s: its reply could not be sent: %s", job.message.id, error)
-                return self._retry(job, self._terms.backoff.delay(job.message.delivery_count))
+                return self._retry(job, self._terms.backoff.delay(job.deliveries))
             return self.fail(job, error) and self.answer_patiently(job)
 
     def patiently(self, job: Job, step: Callable[[], object]) -> None:
@@ -202,11 +172,10 @@ class Settler:
         if job.lease.lost:
             return self.abandon(job)
         message, terms, reference = job.message, self._terms, new_id()[:10]
-        deliveries = getattr(message, "delivery_count", 1)
         can_tell = job.via is not None and terms.error_reply is not None and not job.failed
         settlement = after_failure(
             error,
-            deliveries,
+            job.deliveries,
             readable=job.readable,
             verdict=self._verdict(job, error),
             absolute_max=100 if terms.dlq is None else terms.dlq.absolute_max_delivery_count,
@@ -219,7 +188,7 @@ class Settler:
             terms.failure_log,
             message.id,
             self._source.name,
-            deliveries,
+            job.deliveries,
             reference,
             outcome,
             exc_info=error,
@@ -230,7 +199,7 @@ class Settler:
             return self._retry(job, settlement.delay)
         dead = not isinstance(settlement, TellAndAck)
         if dead and not self._dead_letter(job, error):
-            return self._retry(job, terms.backoff.delay(deliveries))
+            return self._retry(job, terms.backoff.delay(job.deliveries))
         if not can_tell:
             # A caller who waits for a reply stops the usual way of acknowledging.
             return job.via != "channel" or self._remove(job)
@@ -264,7 +233,7 @@ class Settler:
         thresholds = Thresholds(
             dlq.max_delivery_count, dlq.absolute_max_delivery_count, bool(dlq.exclude_errors)
         )
-        if not unread(Counts(message.delivery_count, nacks), thresholds):
+        if not unread(Counts(job.deliveries, nacks), thresholds):
             return False
         try:
             job.via = self._way_back(message)
@@ -279,6 +248,11 @@ class Settler:
         return channel is None or bool(channel.is_open())
 
     def _way_back(self, message: Any) -> str | None:
+        if type(message) is Message:
+            # What every message is asked: one look at its envelope says it.
+            envelope = message.envelope
+            if envelope.reply_id is None and envelope.reply_to is None:
+                return None if self._terms.responses is None else "responses"
         expects = getattr(message, "expects_reply", None)
         if expects is not None and expects():
             return "channel"
@@ -305,7 +279,7 @@ class Settler:
     def _dead_letter(self, job: Job, error: BaseException) -> bool:
         dlq, message, source = self._terms.dlq, job.message, self._source.name
         assert dlq is not None
-        id = letter_id(source, message.id, message.delivery_count)
+        id = letter_id(source, message.id, job.deliveries)
 
         def send(with_stack: bool = True) -> None:
             letter = letter_for(
@@ -331,15 +305,13 @@ class Settler:
             "message_id": message.id,
             "request_id": str(request_id_of(message)),
             "source_mailbox": source,
-            "delivery_count": message.delivery_count,
+            "delivery_count": job.deliveries,
             "error_type": error_type(error),
             "error_message": described(error),
         }
         shown = " ".join(f"{name}={value}" for name, value in fields.items())
         logger.warning("Message dead-lettered %s", shown, extra=fields)
-        self.publish(
-            MessageDeadLettered, message.id, id, fields["error_type"], message.delivery_count
-        )
+        self.publish(MessageDeadLettered, message.id, id, fields["error_type"], job.deliveries)
         return True
 
     def _prepare_error_answer(
@@ -350,7 +322,7 @@ class Settler:
         detail = f": {described(error)}" if terms.error_detail == "text" else ""
         text = f"{type(error).__name__}{detail} (ref {reference})"
         if dead:
-            text = f"Dead-lettered after {message.delivery_count} attempts: {text}"
+            text = f"Dead-lettered after {job.deliveries} attempts: {text}"
         failure = Failure(
             message_id=message.id,
             text=text,
@@ -364,7 +336,7 @@ class Settler:
             job.answer = terms.error_reply(failure)
         except Exception:
             logger.exception("error_reply failed for message %s", message.id)
-            return dead or self._retry(job, terms.backoff.delay(message.delivery_count))
+            return dead or self._retry(job, terms.backoff.delay(job.deliveries))
         return True
 
     def _retry(self, job: Job, delay: float) -> bool:

@@ -25,6 +25,7 @@ class Job:
         "answer_error",
         "body",
         "dead_lettered",
+        "deliveries",
         "exit",
         "failed",
         "lease",
@@ -37,6 +38,7 @@ class Job:
     def __init__(self, message: Any, lease: Lease) -> None:
         self.message = message
         self.lease = lease
+        self.deliveries: int = getattr(message, "delivery_count", 1)
         self.via: str | None = None
         """How the sender can be told: ``channel``, ``reply_to``, ``responses`` or not at all."""
         self.body: Any = NOTHING

@@ -1,19 +1,14 @@
 """The one loop: receive, handle, settle."""
 
 import _thread
-import asyncio
-import contextvars
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
-from weakincentives.dispatch import Dispatcher
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     Mailbox,
@@ -21,14 +16,16 @@ from weakincentives.runtime.mailbox import (
 )
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
-from .backoff import Backoff, transport_pause
+from .backoff import transport_pause
 from .dead_letter import DeadLetter
 from .events import MailboxUnreachable
 from .evidence import error_type
 from .heartbeat import Heartbeat
-from .lease_extender import DEFAULT_EXTENSION, LeaseExtender, LeaseExtenderConfig
-from .settler import Failure, Settler, Terms
+from .lane import Lane, Run
+from .lease_extender import LeaseExtender
+from .settler import Settler
 from .source import NOTHING, Job, Source
+from .terms import Failure, Terms, WorkerConfig
 from .type_arguments import bind
 
 if TYPE_CHECKING:
@@ -43,63 +40,6 @@ R = TypeVar("R", default=None)
 
 # A loop that is misused must not go on trying.
 MISUSE = (InvalidParameterError, UnsupportedOperationError)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """How a loop works."""
-
-    concurrency: int = 1
-    """How many jobs run at once, each in a thread."""
-    batch: int = 1
-    """How many messages a thread takes at a time. More is faster for short jobs; a finished one
-    is then acknowledged with the others of its batch."""
-    lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
-    backoff: Backoff = field(default_factory=Backoff)
-    """The wait before a failed job is tried again."""
-    error_detail: Literal["type", "text"] = "type"
-    """What senders are told of an error: its type, or its text as well."""
-    dispatcher: Dispatcher | None = None
-    """Who is told of events; by default the mailbox's own."""
-    failure_log: str = "Message handling failed"
-
-    def __post_init__(self) -> None:
-        for name, value in (("concurrency", self.concurrency), ("batch", self.batch)):
-            if type(value) is not int or not 1 <= value <= 1000:
-                raise InvalidParameterError(
-                    f"{name} must be a whole number from 1 to 1000, not {value!r}"
-                )
-        if self.error_detail not in ("type", "text"):
-            raise InvalidParameterError(
-                f"error_detail must be 'type' or 'text', not {self.error_detail!r}"
-            )
-
-
-class Run:
-    """One call of `Worker.run`: what its threads share."""
-
-    def __init__(
-        self,
-        max_iterations: int | None,
-        visibility: float,
-        wait: float,
-        leases: LeaseExtenderConfig,
-    ) -> None:
-        self.visibility = visibility
-        self.wait = wait
-        untold = leases.extension == DEFAULT_EXTENSION
-        self.leases = replace(leases, extension=visibility) if untold and visibility else leases
-        self.error: BaseException | None = None
-        self._left = max_iterations
-        self._lock = threading.Lock()
-
-    def next(self) -> bool:
-        """Count one receive; False if there were enough."""
-        if self._left is None:
-            return True
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0
 
 
 class Worker(Generic[T, R]):
@@ -123,7 +63,7 @@ class Worker(Generic[T, R]):
         self.heartbeat = Heartbeat()
         self.lease_extender = LeaseExtender(config.lease_extender)
         self._handler = handler
-        self._dlq = dlq
+        self.dlq = dlq
         self._source = Source(mailbox)
         self._stop = StopSignal()
         self._settler = Settler(
@@ -200,6 +140,7 @@ class Worker(Generic[T, R]):
         if threading.get_ident() in self._lanes or self.heartbeat.at_work():
             # It cannot wait for itself. And a signal handler may have interrupted this thread
             # while it held a lock that stopping needs.
+            self._stop.say()
             _thread.start_new_thread(self._stop.set, ())
             return not self.running
         self._stop.set()
@@ -211,18 +152,18 @@ class Worker(Generic[T, R]):
         return ended
 
     def _bind_dead_letters(self) -> None:
-        if self._dlq is None:
+        if self.dlq is None:
             return
         body_type = getattr(self._source.mailbox, "body_type", None)
         try:
-            bind(self._dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
+            bind(self.dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
         except InvalidParameterError:
             # A union that only its envelope can tell apart: inside a letter it stays plain JSON.
-            bind(self._dlq.mailbox, DeadLetter[Any], None)
+            bind(self.dlq.mailbox, DeadLetter[Any], None)
 
     def _lane(self, run: Run) -> None:
         """Receive, handle and settle in one thread."""
-        lane = Lane()
+        lane = Lane(self._handler)
         self._lanes.add(threading.get_ident())
         try:
             while not self._stop.is_set() and not self._source.closed and run.next():
@@ -237,7 +178,7 @@ class Worker(Generic[T, R]):
                 self._lanes.discard(threading.get_ident())
                 lane.close()
 
-    def _iterate(self, run: Run, lane: "Lane") -> None:
+    def _iterate(self, run: Run, lane: Lane) -> None:
         try:
             messages = self._exchange(run, lane)
         except MISUSE:
@@ -264,13 +205,14 @@ class Worker(Generic[T, R]):
         while lane.waiting and not self._stop.is_set():
             self._work(lane)
 
-    def _work(self, lane: "Lane") -> None:
+    def _work(self, lane: Lane) -> None:
         job = lane.waiting[0]
-        finished = self._settler.work(job, partial(self._call, lane), self.heartbeat.working())
-        del lane.waiting[0]
-        if finished and lane.waiting:
+        finished = self._settler.work(job, lane.call, self.heartbeat.working())
+        if finished and len(lane.waiting) > 1:
             # The last answer of a batch goes with the next receive; the others must not wait.
             finished = self._settler.answer_patiently(job)
+        # Only now: whatever interrupts this, the job is in somebody's hands.
+        del lane.waiting[0]
         if finished:
             lane.finished.append(job)
         else:
@@ -278,11 +220,7 @@ class Worker(Generic[T, R]):
         if job.exit is not None:
             raise job.exit
 
-    def _call(self, lane: "Lane", body: Any) -> Any:
-        result = self._handler(body)
-        return lane.run(result) if inspect.isawaitable(result) else result
-
-    def _exchange(self, run: Run, lane: "Lane") -> Any:
+    def _exchange(self, run: Run, lane: Lane) -> Any:
         """Settle what is finished and receive what is next."""
         finished = lane.finished
         last = finished[-1] if finished and finished[-1].answer is not NOTHING else None
@@ -326,7 +264,7 @@ class Worker(Generic[T, R]):
                 done, self.config.batch, run.visibility, wait, self._stop, first
             )
 
-    def _leave(self, lane: "Lane") -> None:
+    def _leave(self, lane: Lane) -> None:
         """Settle what is finished and give back what is not."""
         for job in lane.waiting:
             self._settler.give_back(job)
@@ -344,9 +282,10 @@ class Worker(Generic[T, R]):
                 logger.warning("%s: the last acknowledgement failed: %s", self._source.name, error)
         self._let_go_of_finished(lane)
 
-    def _let_go_of_finished(self, lane: "Lane") -> None:
+    def _let_go_of_finished(self, lane: Lane) -> None:
         for job in lane.finished:
-            if _unacknowledged([job]) and (job.lease.lost or not job.uncertain):
+            unheard = not job.acknowledged and _unacknowledged([job])
+            if unheard and (job.lease.lost or not job.uncertain):
                 self._settler.abandon(job)
             self._let_go(job)
         lane.finished = []
@@ -354,34 +293,6 @@ class Worker(Generic[T, R]):
     def _let_go(self, job: Job) -> None:
         job.lease.release()
         self._jobs.pop(job, None)
-
-
-class Lane:
-    """What one thread of a loop has in hand."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Job] = []
-        """Received and not finished; the first one may be at work."""
-        self.finished: list[Job] = []
-        """To be acknowledged with the next receive, after the last one's answer."""
-        self.failures = 0
-        self._runner: asyncio.Runner | None = None
-
-    def run(self, result: Awaitable[Any]) -> Any:
-        """Await an async handler's result, in this thread's own event loop."""
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        # In the context of the job, so that current_lease() is there.
-        return self._runner.run(_awaited(result), context=contextvars.copy_context())
-
-    def close(self) -> None:
-        """Close the event loop, if there is one."""
-        if self._runner is not None:
-            self._runner.close()
-
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
 
 
 def _unacknowledged(jobs: list[Job]) -> list[Job]:

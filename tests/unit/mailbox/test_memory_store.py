@@ -42,7 +42,7 @@ def test_a_thousand_mailboxes_start_not_one_thread() -> None:
         second.reply(3)
         assert reply.wait(timeout=30) == 3
         assert box.receive(wait_time_seconds=0.000001) == []
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_the_heap_does_not_outgrow_its_messages(store: InMemoryStore) -> None:

@@ -88,8 +88,12 @@ class Mailbox(Protocol[T, R]):
         *,
         delay_seconds: float = 0,
         reply_to: "Mailbox[R, None] | None" = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[str]:
-        """Store several messages in one step, all or none, and return their ids."""
+        """Store several messages in one step, all or none, and return their ids.
+
+        ``message_ids``, one for each body, make it idempotent as ``message_id`` does a `send`.
+        """
         ...
 
     async def send_batch_async(
@@ -98,6 +102,7 @@ class Mailbox(Protocol[T, R]):
         *,
         delay_seconds: float = 0,
         reply_to: "Mailbox[R, None] | None" = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[str]: ...
 
     def send_expecting_reply(

@@ -4,12 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .envelope import Unreadable
-from .errors import InvalidParameterError, ReceiptHandleExpiredError, SerializationError
+from .errors import (
+    InvalidParameterError,
+    MailboxError,
+    ReceiptHandleExpiredError,
+    SerializationError,
+)
 from .events import LeasesExpired, MessageReceived, MessagesDropped
 from .flow import Flow, Look, Step
 from .message import Message
@@ -45,7 +49,7 @@ def receive(
             first()
         yield from acknowledge_batch(box, done)
         return []
-    held = (yield from _held(box, done)) if done else {}
+    held = _simply_held(box, done) or (yield from _held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
     if wait and not done and first is None and store.capabilities.long_polls:
         return (yield from _listen(box, count, seconds, deadline, Leases(()), stop))
@@ -54,12 +58,16 @@ def receive(
         look = partial(store.lease, count, seconds, acknowledge=list(held))
     else:
         look = partial(store.lease, count, seconds)
-    with nullcontext() if first is None else store.together():
-        if first is not None:
+    leases: Leases
+    if first is None:
+        leases = yield _guarded(box, box.step(look), None)
+    else:
+        with store.together():
             first()
-        leases: Leases = yield _guarded(box, box.step(look), None)
-    for message, ok in zip(held.values(), leases.acknowledged, strict=True):
-        _acknowledged(message, ok)
+            leases = yield _guarded(box, box.step(look), None)
+    if held:
+        for message, ok in zip(held.values(), leases.acknowledged, strict=True):
+            _acknowledged(message, ok)
     if wait and not leases.messages:
         return (yield from _listen(box, count, seconds, deadline, leases, stop))
     return _messages(box, leases, started + seconds)
@@ -102,6 +110,22 @@ def extend_batch(
         except ReceiptHandleExpiredError:
             pass  # the answer says so
     return list(answers)
+
+
+def _simply_held(
+    box: "StoreMailbox[Any, Any]", done: Sequence[Message[Any, Any]]
+) -> dict[str, Message[Any, Any]] | None:
+    """Return by handle what a worker most often has done: one message that owes no reply."""
+    message = done[0]
+    if (
+        len(done) > 1
+        or type(message) is not Message
+        or message.envelope.reply_id is not None
+        or message.is_finalized
+        or message.mailbox_name != box.name
+    ):
+        return None
+    return {message.receipt_handle: message}
 
 
 def _held(
@@ -168,10 +192,22 @@ async def _cancellable(
     except asyncio.CancelledError:
         if listener is not None:
             listener.interrupt()
-        leases = await task
+        giving_back = asyncio.ensure_future(_give_back(box, task))
+        while not giving_back.done():
+            try:
+                await asyncio.wait([giving_back])
+            except asyncio.CancelledError:
+                pass  # cancelled once more: what was leased is given back all the same
+        raise
+
+
+async def _give_back(box: "StoreMailbox[Any, Any]", look: Awaitable[Leases]) -> None:
+    try:
+        leases = await look
         if leases.messages:
             await box.take(box.store.release, [m.handle for m in leases.messages], 0.0)
-        raise
+    except MailboxError as error:
+        logger.warning("%r: a cancelled receive could not give back its leases: %s", box, error)
 
 
 def _messages(box: "StoreMailbox[Any, Any]", leases: Leases, deadline: float) -> Received:

@@ -28,6 +28,7 @@ def outgoing_batch(
     bodies: Sequence[Any],
     delay_seconds: float,
     reply_to: "Mailbox[Any, None] | None",
+    message_ids: Sequence[str] | None = None,
 ) -> list[Outgoing]:
     """Check and seal several messages; nothing has happened if this raises."""
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Sequence):
@@ -36,7 +37,16 @@ def outgoing_batch(
         box.limits.send_batch(len(bodies))
     elif box.closed:
         raise MailboxClosedError(f"{box!r}: nothing was sent")
-    return [outgoing(box, body, delay_seconds, reply_to) for body in bodies]
+    if message_ids is None:
+        return [outgoing(box, body, delay_seconds, reply_to) for body in bodies]
+    if len(message_ids) != len(bodies):
+        raise InvalidParameterError(
+            f"message_ids must be one for each of the {len(bodies)} bodies, not {len(message_ids)}"
+        )
+    return [
+        outgoing(box, body, delay_seconds, reply_to, message_id=id)
+        for body, id in zip(bodies, message_ids, strict=True)
+    ]
 
 
 def sent(box: "StoreMailbox[Any, Any]", message: Outgoing) -> str:

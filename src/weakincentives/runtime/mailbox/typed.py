@@ -130,11 +130,12 @@ class StoreMailbox(Generic[T, R]):
         *,
         delay_seconds: float = 0,
         reply_to: Mailbox[R, None] | None = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[str]:
         """Store several messages in one step and return their ids."""
         if self._awaited:
             raise self.only_async("send_batch")
-        messages = sending.outgoing_batch(self, bodies, delay_seconds, reply_to)
+        messages = sending.outgoing_batch(self, bodies, delay_seconds, reply_to, message_ids)
         if messages:
             self.store.put(messages)
         return [sending.sent(self, message) for message in messages]
@@ -145,9 +146,10 @@ class StoreMailbox(Generic[T, R]):
         *,
         delay_seconds: float = 0,
         reply_to: Mailbox[R, None] | None = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[str]:
         """Do what `send_batch` does."""
-        messages = sending.outgoing_batch(self, bodies, delay_seconds, reply_to)
+        messages = sending.outgoing_batch(self, bodies, delay_seconds, reply_to, message_ids)
         if messages:
             await self.take(self.store.put, messages)
         return [sending.sent(self, message) for message in messages]

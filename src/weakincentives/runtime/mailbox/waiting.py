@@ -161,13 +161,18 @@ class StopSignal:
     """Ends the receives that were given it, in progress or to come; nobody else's."""
 
     def __init__(self) -> None:
+        self._said = False
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._listeners: set[Listener] = set()
 
     def is_set(self) -> bool:
         """Whether it is time to stop."""
-        return self._event.is_set()
+        return self._said
+
+    def say(self) -> None:
+        """Let `is_set` be true, without waking anybody: takes no lock, so signal handlers may."""
+        self._said = True
 
     def wait(self, timeout: float) -> bool:
         """Pause, but no longer than until the signal is given; return whether it was."""
@@ -175,6 +180,7 @@ class StopSignal:
 
     def set(self) -> None:
         """Stop now and for good; safe from any thread."""
+        self._said = True
         self._event.set()
         with self._lock:
             listeners = list(self._listeners)
@@ -185,7 +191,7 @@ class StopSignal:
         """Interrupt this listener when the signal is given, or now if it was."""
         with self._lock:
             self._listeners.add(listener)
-        if self._event.is_set():
+        if self._said:
             listener.interrupt()
 
     def discard(self, listener: Listener) -> None:

@@ -1,5 +1,6 @@
 """The backend of ``sqs://region``: queues on SQS and, if a table is named, replies on DynamoDB."""
 
+from collections.abc import Sequence
 from typing import Any, Self
 from urllib.parse import SplitResult, parse_qs
 
@@ -43,11 +44,13 @@ class SQSBackend:
         *,
         prefix: str = "",
         create: bool = False,
+        owned: Sequence[Any] = (),
     ) -> None:
         self._sqs = sqs
         self._replies = replies
         self._prefix = prefix
         self._create = create
+        self._owned = owned
         self._mailboxes: list[SQSMailbox[Any, Any]] = []
         self._closed = False
 
@@ -108,10 +111,12 @@ class SQSBackend:
         return self.mailbox(identifier)
 
     def close(self) -> None:
-        """Close every mailbox opened here; polls in flight end by themselves."""
+        """Close every mailbox opened here and the clients; polls in flight end by themselves."""
         self._closed = True
         for mailbox in self._mailboxes:
             mailbox.close()
+        for client in self._owned:
+            client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -147,13 +152,22 @@ def open_backend(url: str, parts: SplitResult) -> SQSBackend:
         )
     region = parts.hostname or None
     endpoint = options.get("endpoint")
-    with translated(Place("account", "default", region)):
-        sqs = boto3.client("sqs", region_name=region, endpoint_url=endpoint, config=CLIENT)
-        replies: DynamoDBReplyStore[Any] | None = None
-        if table := options.get("replies"):
-            dynamodb = boto3.client(
-                "dynamodb", region_name=region, endpoint_url=endpoint, config=CLIENT
-            )
-            replies = DynamoDBReplyStore(table, dynamodb)
-    create = options.get("create", "false").lower() in ("1", "true", "yes")
-    return SQSBackend(sqs, replies, prefix=options.get("prefix", ""), create=create)
+    services = ["sqs", "dynamodb"] if "replies" in options else ["sqs"]
+    session = boto3.Session()
+    try:
+        with translated(Place("account", "default", region)):
+            clients = [
+                session.client(service, region_name=region, endpoint_url=endpoint, config=CLIENT)
+                for service in services
+            ]
+    except ValueError as error:
+        raise InvalidParameterError(
+            f"{redacted(url)!r}: endpoint must be the URL of a server"
+        ) from error
+    return SQSBackend(
+        clients[0],
+        DynamoDBReplyStore(options["replies"], clients[1]) if "replies" in options else None,
+        prefix=options.get("prefix", ""),
+        create=options.get("create", "false").lower() in ("1", "true", "yes"),
+        owned=clients,
+    )

@@ -61,7 +61,8 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
         clock: Clock | None = None,
     ) -> None:
         by_body = message_group_id if callable(message_group_id) else None
-        group = None if by_body else check_group(message_group_id or ONE_GROUP)
+        value = ONE_GROUP if message_group_id is None else message_group_id
+        group = None if by_body else check_group(value)
         store = SQSStore(
             queue_url, client, name=name, group=group, ordered=by_body is None, clock=clock
         )

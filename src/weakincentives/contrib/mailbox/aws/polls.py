@@ -74,7 +74,11 @@ class LongPolls:
         """Stand in line."""
         with self._lock:
             self._line.append(waiter)
-            self._staff()
+            try:
+                self._staff()
+            except RuntimeError:  # no more threads: whoever polls already may serve the others
+                self._line.remove(waiter)
+                raise
 
     def leave(self, waiter: Waiter) -> bool:
         """Leave the line; False if something is on its way to the waiter already."""
@@ -128,19 +132,20 @@ class LongPolls:
         messages = list(leases.messages)
         served: list[tuple[Waiter, list[Leased]]] = []
         with self._lock:
-            self._polls -= 1
             while messages and self._line:
                 waiter = self._line.pop(0)
                 served.append((waiter, messages[: waiter.count]))
                 del messages[: waiter.count]
             over = [waiter for waiter in self._line if waiter.remaining() < SHORTEST_POLL]
             self._line = [waiter for waiter in self._line if waiter not in over]
-            self._staff()
         for waiter in over:
             waiter.future.set_result(Leases(()))
         for waiter, part in served:
             self._serve(waiter, leases._replace(messages=part), seconds)
         self._give_back(messages)
+        with self._lock:
+            self._polls -= 1
+            self._staff()
 
     def _serve(self, waiter: Waiter, leases: Leases, seconds: float) -> None:
         try:

@@ -4,6 +4,7 @@ from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 from weakref import WeakSet
 
+from redis.exceptions import RedisClusterException
 from redis.sentinel import Sentinel
 
 import redis
@@ -123,7 +124,7 @@ def open_backend(url: str, parts: SplitResult) -> RedisBackend:
     opener = {"": _standalone, "sentinel": _sentinel, "cluster": _cluster}[kind]
     try:
         client = opener(url, secure, parts, query)
-    except redis.RedisError as error:
+    except (redis.RedisError, RedisClusterException) as error:
         raise MailboxConnectionError(f"{redacted(url)}: {error}") from error
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(f"{redacted(url)}: {error}") from error

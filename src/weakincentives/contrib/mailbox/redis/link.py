@@ -265,6 +265,9 @@ class Link:
             at = monotonic()
             (clock,) = yield wire.exchange(held, TIME)
             tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
+        if block.interrupt.is_set:
+            self._park(node, held)
+            return None
         yield wire.send(held, block.command + packed)
         seconds = block.seconds + GRACE
         answers = yield wire.await_answers(held, 2, seconds, block.interrupt)
@@ -342,5 +345,6 @@ def link_of(client: Any) -> Link:
     known: Link | None = getattr(client, ATTRIBUTE, None)
     if known is not None:
         return known
-    link: Link = client.__dict__.setdefault(ATTRIBUTE, Link(topology_of(client)))
-    return link
+    link = Link(topology_of(client))
+    # setdefault, because two threads may come with the same client at once.
+    return client.__dict__.setdefault(ATTRIBUTE, link)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -166,12 +167,13 @@ class AsyncWire:
 
     def drop(self, held: Held) -> None:
         """Close without waiting; nothing is left to close once its event loop is."""
-        try:
-            if held.reading is not None:
-                held.reading.cancel()
-            held.connection._close()
-        except RuntimeError:
-            held.connection._reader = held.connection._writer = None
+        connection, reading = held.connection, held.reading
+        writer, connection._reader, connection._writer = connection._writer, None, None
+        with suppress(RuntimeError):
+            if reading is not None:
+                reading.cancel()
+            if writer is not None:
+                writer.close()
 
 
 def _only_awaited() -> Any:

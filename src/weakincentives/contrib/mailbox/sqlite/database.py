@@ -168,6 +168,7 @@ class Database:
 
     def before_fork(self) -> None:
         """Close the connections, so that no child inherits what it must neither use nor close."""
+        self.wake.before_fork()
         self._lock.acquire()
         self._stranded = self._depth > 0
         if not self._stranded:
@@ -179,6 +180,7 @@ class Database:
         self._stranded = False
         self._read_lock.release()
         self._lock.release()
+        self.wake.after_fork_in_parent()
 
     def after_fork_in_child(self) -> None:
         """Begin anew with locks that nobody holds and no thread."""

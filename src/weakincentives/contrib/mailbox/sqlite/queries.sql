@@ -1,7 +1,7 @@
 -- Every statement, by name. now_us() is the file's clock, read after the lock was taken: whether a
 -- lease has ended is decided in the same step that acts on it. {queue} is a queue's id and {base},
--- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. {next_place} and
--- {count} stand for the statements of that name.
+-- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. {next_place},
+-- {count} and {held_due} stand for the statements of that name.
 
 -- name: find_queue
 SELECT id FROM queue WHERE name = ?
@@ -58,18 +58,33 @@ SELECT
         AND seq < (SELECT max(seq) FROM waiting WHERE seq > {base} AND seq < {mid}))
 
 -- name: count_held
-SELECT count(*) FROM held WHERE queue = {queue}
+SELECT (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0)
+    + (SELECT count(*) FROM held WHERE seq > {base} AND seq < {mid} AND leased = 1)
+
+-- name: held_due
+SELECT * FROM (
+    SELECT seq, leased, visible_us FROM held
+    WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1 ORDER BY visible_us, seq LIMIT 1000)
+UNION ALL
+SELECT seq, leased, visible_us FROM held WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1
 
 -- name: stats
 SELECT
     ({count}),
-    count(*), ifnull(sum(visible_us <= ?1), 0), ifnull(sum(visible_us > ?1 AND leased), 0),
+    (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1)
+    + (SELECT count(*) FROM held
+        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1),
+    (SELECT count(*) FROM held
+        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us > ?1),
+    (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0 AND visible_us > ?1),
     (SELECT min(sent_us) FROM (
         SELECT sent_us FROM (
             SELECT sent_us FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT 1)
         UNION ALL SELECT min(sent_us) FROM waiting WHERE queue = {queue} AND again = 1
-        UNION ALL SELECT min(sent_us) FROM held WHERE queue = {queue} AND visible_us <= ?1))
-FROM held WHERE queue = {queue}
+        UNION ALL SELECT min(sent_us) FROM held
+            WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1
+        UNION ALL SELECT min(sent_us) FROM held
+            WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1))
 
 -- name: peek
 SELECT id, payload, deliveries, nacks, enqueued_at
@@ -77,11 +92,12 @@ FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ? OFFSET ?
 
 -- name: peek_due
 SELECT id, payload, deliveries, nacks, enqueued_at
-FROM held WHERE queue = {queue} AND visible_us <= ? ORDER BY visible_us, leased, seq LIMIT ? OFFSET ?
+FROM (SELECT * FROM ({held_due}) ORDER BY visible_us, leased, seq LIMIT ?2 OFFSET ?3) AS due
+    JOIN held USING (seq)
+ORDER BY due.visible_us, due.leased, seq
 
 -- name: due
-SELECT seq, leased FROM held WHERE queue = {queue} AND visible_us <= ?
-ORDER BY visible_us, leased, seq LIMIT 1000
+SELECT seq, leased FROM ({held_due}) ORDER BY visible_us, leased, seq LIMIT 1000
 
 -- name: promote
 INSERT INTO waiting
@@ -121,14 +137,25 @@ SELECT seq, id FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq
 INSERT INTO hole VALUES (?)
 
 -- name: forget_holes
-DELETE FROM hole WHERE seq > {base}
-    AND seq < (SELECT min(seq) FROM waiting WHERE seq > {base} AND seq < {mid})
+DELETE FROM hole WHERE seq > {base} AND seq < ifnull(
+    (SELECT min(seq) FROM waiting WHERE seq > {base} AND seq < {mid}),
+    (SELECT max(seq) FROM hole WHERE seq > {base} AND seq < {mid}))
 
 -- name: next_due
-SELECT min(visible_us) FROM held WHERE queue = {queue} AND visible_us > ?
+SELECT min(due) FROM (
+    SELECT min(visible_us) AS due FROM held
+        WHERE queue = {queue} AND leased = 0 AND visible_us > ?1
+    UNION ALL SELECT min(visible_us) FROM held
+        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us > ?1)
 
 -- name: acknowledge
 DELETE FROM held WHERE seq = ? AND token = ? AND visible_us > now_us()
+
+-- name: give_back
+INSERT INTO waiting
+SELECT ({next_place}), queue, 1, given, sent_us, enqueued_at, deliveries, nacks + 1,
+    first_received_at, id, payload
+FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
 
 -- name: release
 UPDATE held SET visible_us = now_us() + ?3, leased = 0, token = NULL, nacks = nacks + 1
@@ -141,7 +168,7 @@ UPDATE held SET visible_us = now_us() + ?3 WHERE seq = ?1 AND token = ?2 AND vis
 DELETE FROM waiting WHERE seq > {base} AND seq < {mid}
 
 -- name: purge_held
-DELETE FROM held WHERE queue = {queue}
+DELETE FROM held WHERE seq > {base} AND seq < {top}
 
 -- name: ready
 SELECT ifnull(
@@ -149,7 +176,8 @@ SELECT ifnull(
         - (SELECT min(seq) FROM waiting WHERE seq > queue.id << 40 AND seq < (queue.id << 40) + (1 << 39))
         + 1, 0)
     + (SELECT count(*) FROM (
-        SELECT 1 FROM held WHERE queue = queue.id AND visible_us <= now_us() LIMIT 1000))
+        SELECT 1 FROM held
+        WHERE queue = queue.id AND leased = 0 AND visible_us <= now_us() LIMIT 1000))
 FROM queue WHERE name = ?
 
 -- name: reply_create

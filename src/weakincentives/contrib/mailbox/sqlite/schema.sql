@@ -61,7 +61,9 @@ CREATE TABLE held (
     id TEXT NOT NULL,
     payload BLOB NOT NULL
 );
-CREATE INDEX held_due ON held (queue, visible_us, leased);
+-- Leases are not in the index: there are few of them, and each would cost a page at both its ends.
+-- Those that have run out are found by walking along the lower half of the queue's numbers.
+CREATE INDEX held_delayed ON held (queue, visible_us) WHERE leased = 0;
 CREATE INDEX held_given ON held (id, queue) WHERE given = 1;
 
 -- Numbers inside the line that are free because a message was taken from its middle.

@@ -88,6 +88,14 @@ class Wake:
         if file is not None:
             os.close(file)
 
+    def before_fork(self) -> None:
+        """Let no thread be half-way in opening a file that a child would inherit unseen."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
     def abandon(self) -> None:
         """After a fork, in the child: let go of the parent's files; its thread is not here."""
         if self._watch is not None:

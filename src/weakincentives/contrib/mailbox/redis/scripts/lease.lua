@@ -148,6 +148,7 @@ end
 
 -- Lease the next ones; true if something is left in pending.
 local function lease_next(wanted)
+  if wanted == 0 then return false end
   if kept > 0 then drop_old() end
   -- One more than wanted, if it matters whether more is there.
   local records = redis.call('LRANGE', pending, -wanted - passes_on, -1)

@@ -1,0 +1,5 @@
+"""``python -m weakincentives.cli`` is ``wink``."""
+
+from weakincentives.cli import main
+
+main()

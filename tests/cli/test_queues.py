@@ -1,0 +1,173 @@
+"""``wink`` on a real file, run as a user runs it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weakincentives.cli.app import run
+from weakincentives.cli.output import printable
+
+
+class Wink:
+    """Runs commands in this process, where coverage and speed are."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = url
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = run([*arguments, "--url", self._url])
+        shown = self._capsys.readouterr()
+        return code, shown.out, shown.err
+
+    def ok(self, *arguments: str) -> str:
+        code, out, err = self(*arguments)
+        assert (code, err) == (0, ""), (code, out, err)
+        return out
+
+    def json(self, *arguments: str) -> list[Any]:
+        return [json.loads(line) for line in self.ok(*arguments, "--json").splitlines()]
+
+
+@pytest.fixture
+def wink(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wink:
+    return Wink(f"sqlite:///{tmp_path / 'test.db'}", capsys)
+
+
+def test_a_message_is_sent_seen_received_and_removed(wink: Wink) -> None:
+    (sent,) = wink.json("send", "orders", '{"item": "tea"}', "--attribute", "trace=7")
+    (seen,) = wink.json("peek", "orders")
+    assert seen["id"] == sent["id"]
+    assert seen["body"] == {"item": "tea"}
+    assert seen["attributes"] == {"trace": "7"}
+    assert seen["delivery_count"] == 0
+    (received,) = wink.json("receive", "orders", "--ack")
+    assert received["id"] == sent["id"]
+    assert received["delivery_count"] == 1
+    (counted,) = wink.json("stats", "orders")
+    assert counted["pending"] == counted["in_flight"] == counted["delayed"] == 0
+
+
+def test_without_ack_a_message_comes_back(wink: Wink) -> None:
+    wink.ok("send", "orders", "1")
+    wink.ok("receive", "orders", "--visibility", "0")
+    (again,) = wink.json("receive", "orders")
+    assert again["delivery_count"] == 2
+    assert wink.json("receive", "orders") == []
+
+
+def test_queues_and_stats_show_every_queue(wink: Wink) -> None:
+    assert "no queues" in wink.ok("queues")
+    wink.ok("send", "b", "1")
+    wink.ok("send", "a", "1", "--delay", "60")
+    assert [row["queue"] for row in wink.json("queues")] == ["a", "b"]
+    assert [(row["pending"], row["delayed"]) for row in wink.json("stats")] == [(0, 1), (1, 0)]
+    shown = wink.ok("stats")
+    assert "pending" in shown
+    assert "a" in shown
+
+
+def test_stdin_is_one_document_or_one_a_line(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_stdin(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+    with_stdin('{\n  "a": 1\n}\n')
+    assert len(wink.json("send", "q", "-")) == 1
+    with_stdin("1\n\n2\n3\n")
+    assert len(wink.json("send", "q", "-")) == 3
+    with_stdin("1\nnot json\n")
+    code, _, err = wink("send", "q", "-")
+    assert code == 2
+    assert "line 2 of stdin is not JSON" in err
+    bodies = [row["body"] for row in wink.json("receive", "q", "--max", "10")]
+    assert bodies == [{"a": 1}, 1, 2, 3]
+
+
+def test_an_id_makes_a_send_idempotent(wink: Wink) -> None:
+    for _ in range(2):
+        assert wink.json("send", "q", "1", "--id", "once") == [{"id": "once"}]
+    assert wink.json("stats", "q")[0]["pending"] == 1
+
+
+def test_purge_asks_first(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    wink.ok("send", "q", "1")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    code, _, err = wink("purge", "q")
+    assert code == 2
+    assert "--yes" in err
+    assert wink.json("stats", "q")[0]["pending"] == 1
+    assert wink.json("purge", "q", "--yes") == [{"queue": "q", "removed": 1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("send", "q", "not json"), "not JSON"),
+        (("send", "q", "1", "--delay", "-1"), "delay_seconds must be"),
+        (("send", "bad name", "1"), "name must be"),
+        (("send", "q", "1", "--attribute", "novalue"), "KEY=VALUE"),
+        (("receive", "q", "--max", "0"), "max_messages must be"),
+        (("peek", "q", "--limit", "0"), "limit must be"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    wink: Wink, arguments: tuple[str, ...], told: str
+) -> None:
+    code, out, err = wink(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert wink.json("queues") == []
+
+
+def test_control_characters_never_reach_the_terminal(wink: Wink) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\x9b1m"
+    wink.ok("send", "q", json.dumps({"evil": evil}), "--attribute", f"k={evil}")
+    for shown in (wink.ok("peek", "q"), wink.ok("peek", "q", "--json"), wink.ok("receive", "q")):
+        assert not set(shown) & set("\x1b\x07\x9b\u202e"), repr(shown)
+
+
+@pytest.mark.parametrize("text", ["tea", "Grüße, 世界", "a\tb\nc", "\x00\x7f\ud800", "\u2028"])
+def test_printable_keeps_letters_and_escapes_the_rest(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert (shown == text) == text.isprintable()
+
+
+def test_an_unreadable_url_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queues", "--url", "ftp://user:secret@host/"]) == 2
+    err = capsys.readouterr().err
+    assert "secret" not in err
+    assert err.startswith("wink: ")
+
+
+def test_the_installed_command_reads_wink_url(tmp_path: Path) -> None:
+    environment = {**os.environ, "WINK_URL": f"sqlite:///{tmp_path / 'env.db'}"}
+    command = [sys.executable, "-m", "weakincentives.cli"]
+    subprocess.run([*command, "send", "q", "1"], env=environment, check=True, capture_output=True)
+    shown = subprocess.run(
+        [*command, "queues", "--json"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert json.loads(shown.stdout)["pending"] == 1
+
+
+def test_watch_prints_again_until_it_is_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'watch.db'}"
+    assert run(["send", "q", "1", "--url", url]) == 0
+    command = [sys.executable, "-m", "weakincentives.cli", "stats", "q", "--watch", "--json"]
+    process = subprocess.Popen([*command, "--url", url], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert json.loads(process.stdout.readline())["pending"] == 1
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

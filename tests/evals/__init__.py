@@ -1,0 +1,1 @@
+"""Evaluation over a pool of workers."""

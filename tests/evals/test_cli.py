@@ -1,0 +1,219 @@
+"""``wink eval``, as people and CI servers call it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.evals.loops import sums
+from tests.evals.test_dataset import BAD
+from tests.support.waiting import eventually
+
+MODULE = """
+import os, pathlib, sys, time
+from weakincentives.adapters import CallableAdapter
+from weakincentives.evals import EvalLoop, exact_match
+from weakincentives.runtime import InMemoryMailbox, MainLoop
+
+def answer(prompt):
+    one, other = prompt.params.split("+")
+    return str(int(one) + int(other)) if int(one) % 10 else "wrong"
+
+def slow(prompt):
+    pathlib.Path(f"pid-{os.getpid()}").touch()
+    time.sleep(0.05)
+    pathlib.Path(f"done-{prompt.params}").touch()
+    return answer(prompt)
+
+def deadly(prompt):
+    os._exit(9)
+
+def loop_of(answer, requests):
+    inner = MainLoop[str, str](adapter=CallableAdapter(answer), requests=InMemoryMailbox("unused"))
+    return EvalLoop(loop=inner, evaluator=exact_match, requests=requests)
+
+def quick(backend):
+    return loop_of(answer, backend.mailbox("evals"))
+
+def slowly(backend):
+    return loop_of(slow, backend.mailbox("evals"))
+
+def dying(backend):
+    return loop_of(deadly, backend.mailbox("evals"))
+
+in_memory = loop_of(answer, InMemoryMailbox("evals"))
+no_loop = 7
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "arithmetic.py").write_text(MODULE)
+    sums(40).save(tmp_path / "data.jsonl")
+    return tmp_path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "weakincentives.cli", "eval", *map(str, arguments)]
+
+
+def wink(place: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(*arguments), cwd=place, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def worker_pids(place: Path) -> list[int]:
+    return [int(path.name[4:]) for path in place.glob("pid-*")]
+
+
+def test_run_writes_every_kind_of_report(place: Path) -> None:
+    reports = [f"out{ending}" for ending in (".html", ".json", ".md", ".xml")]
+    options = [option for name in reports for option in ("--report", name)]
+    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--workers", 2, "--json", *options)
+    summary = json.loads(done.stdout)
+    assert (summary["total"], summary["passed"], summary["missing"]) == (40, 36, 0)
+    assert "40 of 40 results" in done.stderr
+    assert json.loads((place / "out.json").read_text())["summary"] == summary
+    assert ElementTree.parse(place / "out.xml").getroot().get("failures") == "4"
+    assert "<svg" in (place / "out.html").read_text()
+    assert "| 36 of 40 |" in (place / "out.md").read_text()
+
+
+@pytest.mark.parametrize(("rate", "code"), [("0.9", 0), ("0.91", 3)])
+def test_the_exit_code_tells_whether_enough_passed(place: Path, rate: str, code: int) -> None:
+    done = wink(
+        place, "run", "arithmetic:in_memory", "data.jsonl", "--min-pass-rate", rate, code=code
+    )
+    assert "36 of 40" in done.stdout
+    assert ("is below" in done.stderr) is (code == 3)
+
+
+def test_submit_and_collect_in_two_steps(place: Path) -> None:
+    done = wink(place, "submit", "evals", "data.jsonl", "--run", "nightly", "--json")
+    assert json.loads(done.stdout) == {"run_id": "nightly", "samples": 40}
+    early = wink(
+        place, "collect", "nightly", "data.jsonl", "--timeout", 0, "--report", "r.json", code=4
+    )
+    assert "40 of 40 results are missing" in early.stderr
+    assert json.loads((place / "r.json").read_text())["missing"][0] == "sum-0"
+    # `run` under the same id finds the samples queued, and only has to bring the workers.
+    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--run", "nightly", "--json")
+    assert json.loads(done.stdout)["total"] == 40
+
+
+def test_compare(place: Path) -> None:
+    for name in ("one.json", "two.json"):
+        wink(place, "run", "arithmetic:in_memory", "data.jsonl", "--report", name)
+    done = wink(place, "compare", "one.json", "two.json", "--fail-if-worse", "--json")
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["p_value"]) == ("no significant difference", 1.0)
+    worse = json.loads((place / "two.json").read_text())
+    for result in worse["results"][:15]:
+        result["score"] = {"value": 0.0, "passed": False}
+    (place / "two.json").write_text(json.dumps(worse))
+    done = wink(place, "compare", "one.json", "two.json", "--fail-if-worse", code=3)
+    assert "worse" in done.stdout
+    done = wink(place, "compare", "two.json", "one.json", "--fail-if-worse")
+    assert "better" in done.stdout
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_data_set_is_one_line_and_exit_code_2(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weakincentives.cli.app import run
+
+    content, _ = BAD[name]
+    path = place / "bad.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.chdir(place)
+    monkeypatch.delitem(sys.modules, "arithmetic", raising=False)
+    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
+    assert run(["eval", "run", "arithmetic:quick", "bad.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("wink: bad.jsonl")
+    assert said.count("\n") == 1
+    monkeypatch.delitem(sys.modules, "arithmetic")
+
+
+def test_a_line_of_100_mb_is_one_line_and_exit_code_2(place: Path) -> None:
+    with (place / "big.jsonl").open("wb") as file:
+        file.write(b'{"id": "')
+        file.truncate(100 * 1024 * 1024)
+    for arguments in (("run", "arithmetic:quick", "big.jsonl"), ("submit", "evals", "big.jsonl")):
+        done = wink(place, *arguments, code=2)
+        assert done.stderr.count("\n") == 1
+        assert "line 1 is longer than" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "arithmetic:quick", "data.jsonl", "--workers", 0), "--workers must be"),
+        (("run", "arithmetic:quick", "data.jsonl", "--report", "out.pdf"), "must end in"),
+        (("run", "arithmetic:quick", "data.jsonl", "--report", "no/out.md"), "no directory"),
+        (("run", "arithmetic:quick", "data.jsonl", "--min-pass-rate", 90), "from 0 to 1"),
+        (("run", "arithmetic:quick", "data.jsonl", "--run", "a/b"), "--run must be"),
+        (("run", "arithmetic:quick", "none.jsonl"), "none.jsonl cannot be read"),
+        (("run", "arithmetic:no_loop", "data.jsonl"), "arithmetic:no_loop"),
+        (("run", "arithmetic:MainLoop", "data.jsonl"), "it must be an EvalLoop"),
+        (("run", "nothing:quick", "data.jsonl"), "there is no module 'nothing'"),
+        (("compare", "data.jsonl", "data.jsonl"), "data.jsonl is no report"),
+        (("compare", "none.json", "none.json"), "none.json cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    place: Path, arguments: tuple[object, ...], said: str
+) -> None:
+    done = wink(place, *arguments, code=2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_workers_that_only_die_end_the_run(place: Path) -> None:
+    done = wink(place, "run", "arithmetic:dying", "data.jsonl", "--workers", 2, code=1)
+    assert "died one after the other without a new result, the last by exit code 9" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGINT,
+        signal.SIGTERM,
+        # What a killed collector held comes back when its leases end, after 20 seconds.
+        pytest.param(signal.SIGKILL, marks=pytest.mark.full),
+    ],
+)
+def test_however_it_ends_its_workers_end_and_nothing_is_lost(
+    place: Path, how: signal.Signals
+) -> None:
+    sums(200).save(place / "data.jsonl")
+    arguments = ("run", "arithmetic:slowly", "data.jsonl", "--workers", 2, "--run", "stopped")
+    first = subprocess.Popen(command(*arguments), cwd=place, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: len(worker_pids(place)) == 2, within=60)
+        eventually(lambda: len(list(place.glob("done-*"))) > 20, within=60)
+    finally:
+        first.send_signal(how)
+        code = first.wait(30)
+    assert code == (-how if how is signal.SIGKILL else 128 + how)
+    eventually(lambda: not any(alive(pid) for pid in worker_pids(place)), within=30)
+    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--run", "stopped", "--json")
+    summary = json.loads(done.stdout)
+    assert (summary["total"], summary["passed"]) == (200, 180)

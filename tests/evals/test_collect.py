@@ -1,0 +1,232 @@
+"""Collecting: each sample once, nothing lost, whoever dies."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weakincentives
+from tests.evals.loops import bodies, eval_loop, result, sums
+from tests.support.waiting import eventually
+from weakincentives.evals import EvalReport, EvalResult, collect_results, submit_dataset
+from weakincentives.runtime import (
+    FakeMailbox,
+    InMemoryMailbox,
+    InvalidParameterError,
+    MailboxConnectionError,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def results_of(*results: EvalResult) -> InMemoryMailbox[Any, Any]:
+    box: InMemoryMailbox[Any, Any] = InMemoryMailbox("results")
+    for one in results:
+        box.send(one)
+    return box
+
+
+def ids(report: EvalReport) -> list[str]:
+    return [one.sample_id for one in report.results]
+
+
+def test_each_sample_counts_once() -> None:
+    box = results_of(result("a", 0.0), result("b"), result("a", 1.0), result("c"))
+    report = collect_results(box, expected_count=3, timeout_seconds=5)
+    assert ids(report) == ["a", "b", "c"]
+    assert report.results[0].score.value == 0.0, "the first result stands"
+    assert report.complete
+    assert box.approximate_count() == 0, "duplicates go with the rest"
+
+
+def test_a_replayed_dead_letter_replaces_its_error() -> None:
+    failed = result("a", 0.0, error="Dead-lettered after 5 attempts", error_type="TimeoutError")
+    box = results_of(failed, result("a", 1.0), result("b"))
+    report = collect_results(box, expected_count=2, timeout_seconds=5)
+    assert report.results[0].passed
+
+
+def test_at_the_timeout_it_names_what_is_missing_and_gives_back_what_it_has() -> None:
+    box = results_of(*(result(f"sum-{n}", run_id="run") for n in (4, 0, 2)))
+    report = collect_results(box, dataset=sums(5), run_id="run", timeout_seconds=0)
+    assert ids(report) == ["sum-0", "sum-2", "sum-4"]
+    assert report.missing == ("sum-1", "sum-3")
+    assert (report.missing_count, report.complete) == (2, False)
+    for n in (1, 3):
+        box.send(result(f"sum-{n}", run_id="run"))
+    again = collect_results(box, dataset=sums(5), run_id="run", timeout_seconds=5)
+    assert ids(again) == [f"sum-{n}" for n in range(5)]
+    assert box.approximate_count() == 0
+
+
+def test_without_a_data_set_the_number_of_missing_is_known() -> None:
+    report = collect_results(results_of(result("a")), expected_count=3, timeout_seconds=0)
+    assert (report.missing, report.missing_count) == ((), 2)
+
+
+def test_results_of_other_runs_are_left_alone() -> None:
+    box: FakeMailbox[Any, Any] = FakeMailbox("results")
+    for run in ("old", "new"):
+        box.send(result("a", run_id=run))
+    box.send("no result at all")
+    report = collect_results(box, expected_count=1, run_id="new", timeout_seconds=5)
+    assert [one.run_id for one in report.results] == ["new"]
+    assert box.receive() == []
+    box.advance(6)
+    assert sorted(str(body) for body in bodies(box))[1] == "no result at all"
+
+
+def test_without_a_run_everything_is_counted() -> None:
+    box = results_of(result("a", run_id="one"), result("a", run_id="two"))
+    report = collect_results(box, expected_count=2, timeout_seconds=5)
+    assert (report.total_samples, report.run_id) == (2, None)
+
+
+def test_what_is_no_mailbox_of_results_yet_becomes_one() -> None:
+    box: InMemoryMailbox[Any, Any] = InMemoryMailbox("results", serialize=True)
+    box.send(result("a", tags=("x",)))
+    assert collect_results(box, expected_count=1, timeout_seconds=5).results[0].tags == ("x",)
+
+
+def test_it_is_saved_before_it_is_acknowledged() -> None:
+    box = results_of(result("a"), result("b"))
+    seen: list[int] = []
+
+    def save(report: EvalReport) -> None:
+        seen.append(box.stats().in_flight)
+
+    collect_results(box, expected_count=2, timeout_seconds=5, save=save)
+    assert seen == [2]
+    assert box.approximate_count() == 0
+
+
+def test_what_cannot_be_saved_stays() -> None:
+    box = results_of(result("a"), result("b"))
+
+    def save(report: EvalReport) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        collect_results(box, expected_count=2, timeout_seconds=5, save=save)
+    assert box.stats().pending == 2
+
+
+def test_whatever_interrupts_it_gives_the_results_back() -> None:
+    box = results_of(result("a"))
+
+    def impatient(done: int, expected: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_results(box, expected_count=2, timeout_seconds=5, progress=impatient)
+    assert box.stats().pending == 1
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    collect_results(
+        results_of(result("a"), result("b")),
+        expected_count=2,
+        timeout_seconds=5,
+        progress=lambda done, expected: told.append((done, expected)),
+    )
+    assert told[0] == (0, 2)
+    assert told[-1] == (2, 2)
+
+
+def test_a_cut_connection_is_waited_out() -> None:
+    box: FakeMailbox[Any, Any] = FakeMailbox("results")
+    box.send(result("a"))
+    box.set_connection_error(MailboxConnectionError("down"))
+    told: list[int] = []
+
+    def progress(done: int, expected: int) -> None:
+        told.append(done)
+        if len(told) == 2:
+            box.set_connection_error(None)
+
+    report = collect_results(box, expected_count=1, timeout_seconds=30, progress=progress)
+    assert ids(report) == ["a"]
+
+
+def test_nothing_ever_heard_is_no_empty_report() -> None:
+    box: FakeMailbox[Any, Any] = FakeMailbox("results")
+    box.set_connection_error(MailboxConnectionError("down"))
+    with pytest.raises(MailboxConnectionError):
+        collect_results(box, expected_count=1, timeout_seconds=0)
+
+
+@pytest.mark.parametrize("expected", [None, -1, 2.5, True])
+def test_it_must_know_how_many_to_wait_for(expected: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="expected_count"):
+        collect_results(results_of(), expected_count=expected)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_the_timeout_is_checked(timeout: float) -> None:
+    with pytest.raises(InvalidParameterError):
+        collect_results(results_of(), expected_count=1, timeout_seconds=timeout)
+
+
+def test_leases_are_kept_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weakincentives.evals.collection.LEASE", 0.4)
+    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
+        box = backend.mailbox("results")
+        box.send(result("a"))
+        other = backend.mailbox("results")
+        stolen: list[Any] = []
+
+        def steal(done: int, expected: int) -> None:
+            if done:
+                stolen.extend(other.receive())
+
+        report = collect_results(box, expected_count=2, timeout_seconds=2, progress=steal)
+        assert ids(report) == ["a"]
+        assert stolen == []
+
+
+def test_a_run_submitted_twice_is_one_run(tmp_path: Path) -> None:
+    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
+        requests, results = backend.mailbox("requests"), backend.mailbox("run")
+        run = submit_dataset(sums(250), requests, reply_to=results)
+        assert submit_dataset(sums(250), requests, reply_to=results, run_id=run) == run
+        assert requests.approximate_count() == 250
+        other = submit_dataset(sums(3), requests, reply_to=results)
+        assert other != run
+        assert requests.approximate_count() == 253
+
+
+def test_a_collector_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    """It has received results and reported none: the next one counts all of them."""
+    url = f"sqlite:///{tmp_path}/evals.db"
+    with weakincentives.connect(url) as backend:
+        requests, results = backend.mailbox("requests"), backend.mailbox("run")
+        run = submit_dataset(sums(60), requests, reply_to=results, run_id="run")
+        loop = eval_loop(requests)
+        loop.run(max_iterations=40, wait_time_seconds=0)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.evals.collector", url, "run", "60"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "40\n"
+            assert results.stats().in_flight == 40
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.communicate(timeout=10)
+        working = threading.Thread(target=loop.run, kwargs={"wait_time_seconds": 1})
+        working.start()
+        report = collect_results(results, dataset=sums(60), run_id=run, timeout_seconds=60)
+        assert loop.shutdown()
+        working.join()
+        assert report.complete
+        assert report.pass_rate == 1.0
+        eventually(lambda: results.approximate_count() == 0)

@@ -1,0 +1,159 @@
+"""Workers that die, freeze and kill, as real processes on durable mailboxes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import eventually
+from weakincentives import connect
+from weakincentives.runtime import DeadLetter
+
+ROOT = Path(__file__).parents[2]
+LEASE = 1.0
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/queues.db"
+    return request.getfixturevalue("redis_url")
+
+
+@pytest.fixture
+def backend(url):
+    with connect(url) as backend:
+        for name in ("jobs", "results", "dead"):
+            backend.mailbox(name).purge()
+        yield backend
+
+
+@contextmanager
+def child(url: str, max_deliveries: int = 5) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.loops.child", url, str(LEASE), str(max_deliveries)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert said(process) == "ready"
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def send(backend, name, *behaviours):
+    backend.mailbox("jobs").send(
+        {"name": name, "behaviours": behaviours}, reply_to=backend.mailbox("results")
+    )
+
+
+def results(backend, count, timeout=30.0):
+    """Receive so many results, and make sure that there are no more."""
+    box, found = backend.mailbox("results"), []
+    deadline = time.monotonic() + timeout
+    while len(found) < count and time.monotonic() < deadline:
+        for message in box.receive(max_messages=10, wait_time_seconds=1):
+            found.append(message.body)
+            message.acknowledge()
+    assert box.receive(wait_time_seconds=0.2) == []
+    return found
+
+
+def killed_mid_job(backend, url, times):
+    slowest = 0.0
+    for n in range(times):
+        send(backend, f"job-{n}", "hang", "do")
+        with child(url) as victim:
+            assert said(victim) == f"job-{n} 1 hang"
+            with child(url) as heir:
+                victim.kill()
+                died = time.monotonic()
+                assert said(heir) == f"job-{n} 2 do"
+                slowest = max(slowest, time.monotonic() - died)
+                (result,) = results(backend, 1)
+                assert result == {"name": f"job-{n}", "by": heir.pid}
+    assert backend.mailbox("jobs").stats().total == 0
+    assert backend.mailbox("dead").stats().total == 0
+    # a lease and a second is promised
+    assert slowest < 3 * (LEASE + 1)
+
+
+def test_killed_mid_job(backend, url):
+    killed_mid_job(backend, url, 2)
+
+
+@pytest.mark.full
+def test_killed_mid_job_a_hundred_times(backend, url):
+    killed_mid_job(backend, url, 100)
+
+
+def stopped_beyond_its_lease(backend, url, times):
+    for n in range(times):
+        send(backend, f"job-{n}", "stop", "do")
+        with child(url) as sleeper:
+            assert said(sleeper) == f"job-{n} 1 stop"
+            os.kill(sleeper.pid, signal.SIGSTOP)
+            with child(url) as heir:
+                assert said(heir) == f"job-{n} 2 do"
+                (result,) = results(backend, 1)
+                assert result["by"] == heir.pid
+            os.kill(sleeper.pid, signal.SIGCONT)
+            # It goes on, and is of use again; what it had done by itself is seen by nobody.
+            send(backend, f"after-{n}", "do")
+            assert said(sleeper) == f"after-{n} 1 do"
+            (result,) = results(backend, 1)
+            assert result == {"name": f"after-{n}", "by": sleeper.pid}
+    assert backend.mailbox("jobs").stats().total == 0
+
+
+def test_stopped_beyond_its_lease(backend, url):
+    stopped_beyond_its_lease(backend, url, 1)
+
+
+@pytest.mark.full
+def test_stopped_beyond_its_lease_twenty_times(backend, url):
+    stopped_beyond_its_lease(backend, url, 20)
+
+
+def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(backend, url):
+    send(backend, "poison", "die")
+    deaths = 0
+    while True:
+        send(backend, f"other-{deaths}", "do")
+        with child(url, max_deliveries=3) as process:
+            assert process.stdout is not None
+            lines = []
+            if deaths < 3:
+                lines = [line.strip() for line in process.stdout]
+                assert process.wait(20) == 7
+                deaths += 1
+                assert f"poison {deaths} die" in lines
+                continue
+            eventually(lambda: backend.mailbox("dead").stats().pending == 1, within=20)
+            eventually(lambda: backend.mailbox("jobs").stats().total == 0, within=20)
+            break
+    (letter,) = backend.mailbox("dead", body_type=DeadLetter).receive()
+    assert letter.body.last_error_type.endswith("RepeatedCrashError")
+    assert letter.body.body["name"] == "poison"
+    assert letter.body.delivery_count == 4
+    found = results(backend, 5)
+    names = [result["name"] for result in found]
+    assert sorted(filter(None, names)) == [f"other-{n}" for n in range(4)]
+    (told,) = [result["error"] for result in found if "error" in result]
+    assert told.startswith("Dead-lettered after 4 attempts: RepeatedCrashError")

@@ -1,0 +1,696 @@
+"""The one loop, on mailboxes in memory."""
+
+import asyncio
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.loops.helpers import in_background
+from tests.support.waiting import eventually
+from weakincentives.contrib.mailbox.testing import FakeMailbox
+from weakincentives.runtime import (
+    Backoff,
+    CompositeResolver,
+    Failure,
+    InMemoryMailbox,
+    InProcessDispatcher,
+    InvalidParameterError,
+    LeaseExtenderConfig,
+    MailboxConnectionError,
+    ReplyCancelledError,
+    ReplyChannel,
+    Worker,
+    WorkerConfig,
+    current_lease,
+)
+from weakincentives.runtime.events import (
+    JobAbandoned,
+    JobFailed,
+    JobFinished,
+    JobGivenBack,
+    JobSkipped,
+    JobStarted,
+    LoopEvent,
+    MailboxUnreachable,
+)
+
+NO_WAIT = WorkerConfig(backoff=Backoff(base=0, cap=0))
+once = {"max_iterations": 1, "wait_time_seconds": 0}
+
+
+def drained(worker, n=1):
+    """Serve n messages and settle the last."""
+    worker.run(max_iterations=n, wait_time_seconds=0)
+
+
+def bodies(box):
+    return [message.body for message in box.receive(max_messages=100)]
+
+
+@pytest.fixture
+def box():
+    return InMemoryMailbox("jobs")
+
+
+@pytest.fixture
+def replies():
+    return InMemoryMailbox("replies")
+
+
+def explain(failure: Failure) -> str:
+    return failure.text
+
+
+# --- success -------------------------------------------------------------------------------
+
+
+def test_a_reply_is_sent_to_reply_to_and_the_message_is_gone(box, replies):
+    box.send("a", reply_to=replies)
+    drained(Worker(box, str.upper))
+    assert bodies(replies) == ["A"]
+    assert box.stats().total == 0
+
+
+def test_a_waiting_caller_gets_the_reply(box):
+    reply = box.send_expecting_reply("a")
+    drained(Worker(box, str.upper))
+    assert reply.wait(timeout=5) == "A"
+    assert box.stats().total == 0
+
+
+def test_a_caller_gets_none_if_the_handler_returns_none(box):
+    reply = box.send_expecting_reply("a")
+    drained(Worker(box, lambda body: None))
+    assert reply.wait(timeout=5) is None
+
+
+def test_nobody_asked_for_a_reply(box):
+    box.send("a")
+    seen = []
+    drained(Worker(box, seen.append))
+    assert seen == ["a"]
+    assert box.stats().total == 0
+
+
+def test_responses_are_for_messages_that_name_neither(box, replies):
+    fallback = InMemoryMailbox("fallback")
+    box.send("a", reply_to=replies)
+    box.send("b")
+    reply = box.send_expecting_reply("c")
+    drained(Worker(box, str.upper, responses=fallback), 3)
+    assert bodies(replies) == ["A"]
+    assert bodies(fallback) == ["B"]
+    assert reply.wait(timeout=5) == "C"
+
+
+def test_async_handlers(box, replies):
+    async def handler(body):
+        await asyncio.sleep(0)
+        current_lease().raise_if_lost()
+        return body * 2
+
+    for body in (1, 2, 3):
+        box.send(body, reply_to=replies)
+    drained(Worker(box, handler), 3)
+    assert bodies(replies) == [2, 4, 6]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_every_message_is_handled_once(box, replies, concurrency, batch):
+    for n in range(100):
+        box.send(n, reply_to=replies)
+    worker = Worker(
+        box, lambda n: n * 10, config=WorkerConfig(concurrency=concurrency, batch=batch)
+    )
+    with in_background(worker):
+        eventually(lambda: replies.stats().pending == 100)
+    assert sorted(bodies(replies)) == [n * 10 for n in range(100)]
+    assert box.stats().total == 0
+
+
+def test_the_answer_of_a_batch_does_not_wait_for_its_end(box, replies):
+    reached, go = threading.Event(), threading.Event()
+
+    def handler(n):
+        if n == 1:
+            reached.set()
+            assert go.wait(10)
+        return n
+
+    for n in range(3):
+        box.send(n, reply_to=replies)
+    with in_background(Worker(box, handler, config=WorkerConfig(batch=3))):
+        assert reached.wait(10)
+        assert bodies(replies) == [0]
+        go.set()
+        eventually(lambda: box.stats().total == 0)
+
+
+def test_concurrency_runs_jobs_side_by_side(box):
+    barrier = threading.Barrier(4, timeout=10)
+    for n in range(8):
+        box.send(n)
+    with in_background(Worker(box, lambda n: barrier.wait(), config=WorkerConfig(concurrency=4))):
+        eventually(lambda: box.stats().total == 0)
+
+
+def test_run_may_be_called_from_several_threads(box):
+    barrier = threading.Barrier(3, timeout=10)
+    worker = Worker(box, lambda n: barrier.wait())
+    for n in range(9):
+        box.send(n)
+    with in_background(worker), in_background(worker), in_background(worker):
+        eventually(lambda: box.stats().total == 0)
+
+
+# --- iterations and the end ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5])
+def test_an_iteration_is_a_receive_empty_or_not(box, sent):
+    seen = []
+    for n in range(sent):
+        box.send(n)
+    worker = Worker(box, seen.append)
+    worker.run(max_iterations=3, wait_time_seconds=0)
+    assert len(seen) == min(sent, 3)
+    assert box.stats().total == sent - len(seen)
+    assert not worker.running
+
+
+def test_failed_receives_are_iterations_too():
+    box = FakeMailbox()
+    box.set_connection_error(MailboxConnectionError("down"))
+    Worker(box, str).run(max_iterations=2)
+
+
+def test_shutdown_before_run_counts_and_is_final(box):
+    box.send("a")
+    worker = Worker(box, str)
+    assert worker.shutdown(timeout=0) is True
+    worker.run()
+    assert worker.shutdown() is True
+    worker.run()
+    assert box.stats().pending == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_shutdown_ends_a_long_poll_within_a_second(box, concurrency):
+    worker = Worker(box, str, config=WorkerConfig(concurrency=concurrency))
+    thread = threading.Thread(target=worker.run, kwargs={"wait_time_seconds": 20})
+    thread.start()
+    eventually(lambda: worker.running)
+    started = time.monotonic()
+    assert worker.shutdown(timeout=10)
+    thread.join(10)
+    assert time.monotonic() - started < 3
+    assert not worker.running
+
+
+def test_shutdown_ends_only_its_own_long_poll(box):
+    one, other = Worker(box, str), Worker(box, str)
+    with in_background(other, wait_time_seconds=20) as thread:
+        with in_background(one, wait_time_seconds=20):
+            eventually(lambda: one.running and other.running)
+        assert thread.is_alive()
+        box.send("a")
+        eventually(lambda: box.stats().total == 0)
+
+
+def test_a_closed_mailbox_ends_the_loop(box):
+    worker = Worker(box, str)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    eventually(lambda: worker.running)
+    box.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_shutdown_from_a_handler_does_not_wait_for_itself(box, replies):
+    box.send("a", reply_to=replies)
+    box.send("b")
+    worker = Worker(box, lambda body: worker.shutdown(timeout=60))
+    worker.run()
+    assert bodies(replies) == [False]
+    assert box.stats().pending == 1
+
+
+def test_what_was_not_started_is_given_back_at_once(box):
+    started, go = threading.Event(), threading.Event()
+
+    def handler(body):
+        started.set()
+        assert go.wait(10)
+
+    for n in range(5):
+        box.send(n)
+    worker = Worker(box, handler, config=WorkerConfig(batch=5))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert started.wait(10)
+    worker.shutdown(timeout=0)
+    go.set()
+    thread.join(10)
+    stats = box.stats()
+    assert (stats.pending, stats.in_flight, stats.delayed) == (4, 0, 0)
+
+
+def test_what_is_unfinished_at_the_deadline_is_given_back_and_its_result_dropped(box, replies):
+    started, go = threading.Event(), threading.Event()
+
+    def handler(body):
+        started.set()
+        assert go.wait(10)
+        return current_lease().lost
+
+    box.send("a", reply_to=replies)
+    worker = Worker(box, handler)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert started.wait(10)
+    assert worker.shutdown(timeout=0.05) is False
+    (again,) = box.receive()
+    go.set()
+    thread.join(10)
+    assert bodies(replies) == []
+    assert again.delivery_count == 2
+    assert again.acknowledge()
+
+
+def test_misuse_comes_out_of_run(box):
+    with pytest.raises(InvalidParameterError, match="visibility_timeout"):
+        Worker(box, str).run(visibility_timeout=-1)
+    with pytest.raises(InvalidParameterError, match="concurrency"):
+        WorkerConfig(concurrency=0)
+    with pytest.raises(InvalidParameterError, match="error_detail"):
+        WorkerConfig(error_detail="all")
+
+
+# --- failure ------------------------------------------------------------------------------
+
+
+def boom(body):
+    raise ValueError(f"cannot do {body}")
+
+
+def test_a_failure_that_can_be_told_is_told_and_acknowledged(box, replies):
+    box.send("a", reply_to=replies)
+    reply = box.send_expecting_reply("b")
+    drained(Worker(box, boom, error_reply=explain), 2)
+    (text,) = bodies(replies)
+    assert text.startswith("ValueError (ref ")
+    assert "cannot do" not in text
+    assert reply.wait(timeout=5).startswith("ValueError (ref ")
+    assert box.stats().total == 0
+
+
+def test_the_text_of_an_error_is_told_only_if_the_config_says_so(box, replies):
+    box.send("a", reply_to=replies)
+    drained(Worker(box, boom, error_reply=explain, config=WorkerConfig(error_detail="text")))
+    assert bodies(replies)[0].startswith("ValueError: cannot do a (ref ")
+
+
+@pytest.mark.parametrize("ask", ["nobody", "reply_to", "channel"])
+def test_without_somebody_to_tell_a_failure_is_retried(box, replies, ask):
+    if ask == "channel":
+        box.send_expecting_reply("a")
+    else:
+        box.send("a", reply_to=replies if ask == "reply_to" else None)
+    # error_reply only matters if the sender can be reached
+    worker = Worker(box, boom, error_reply=explain if ask == "nobody" else None)
+    drained(worker)
+    stats = box.stats()
+    assert (stats.pending + stats.delayed, stats.in_flight) == (1, 0)
+    assert bodies(replies) == []
+
+
+def test_a_retry_waits_as_the_backoff_says():
+    box = FakeMailbox()
+    box.send("a")
+    worker = Worker(box, boom, config=WorkerConfig(backoff=Backoff(base=10, cap=15, jitter=False)))
+    for wait in (10, 15, 15):
+        drained(worker)
+        assert box.stats().delayed == 1
+        box.advance(wait - 1)
+        assert box.stats().delayed == 1
+        box.advance(1)
+        assert box.stats().pending == 1
+
+
+def test_a_reply_that_cannot_be_written_fails_the_job(replies):
+    box = InMemoryMailbox("jobs", serialize=True)
+    replies = InMemoryMailbox("replies", serialize=True)
+    box.send("a", reply_to=replies)
+    drained(Worker(box, lambda body: object(), error_reply=explain))
+    assert bodies(replies)[0].startswith("SerializationError (ref ")
+    assert box.stats().total == 0
+
+
+def test_an_error_reply_that_cannot_be_sent_leads_to_a_retry(box):
+    full = InMemoryMailbox("full", max_size=1)
+    full.send("in the way")
+    box.send("a", reply_to=full)
+    drained(Worker(box, boom, error_reply=explain, config=NO_WAIT))
+    assert box.stats().pending == 1
+
+
+def test_an_error_reply_that_raises_leads_to_a_retry(box, replies):
+    box.send("a", reply_to=replies)
+    drained(Worker(box, boom, error_reply=lambda failure: 1 / 0, config=NO_WAIT))
+    assert box.stats().pending == 1
+
+
+def test_an_unknown_reply_to_is_found_before_the_job_runs(replies):
+    box = InMemoryMailbox("jobs", reply_resolver=CompositeResolver({}))
+    box.send("a", reply_to=replies)
+    # as it would come from another process
+    for entry in box.store._entries.values():
+        entry.payload.reply_to = "replies"
+    ran = []
+    drained(Worker(box, ran.append, error_reply=explain, config=NO_WAIT))
+    assert ran == []
+    assert box.stats().pending == 1
+
+
+def test_system_exit_ends_the_loop_and_acknowledges_nothing(box):
+    box.send("a")
+    box.send("b")
+    worker = Worker(box, lambda body: sys.exit(3), config=WorkerConfig(batch=2))
+    with pytest.raises(SystemExit):
+        worker.run()
+    stats = box.stats()
+    assert (stats.pending + stats.delayed, stats.in_flight) == (2, 0)
+
+
+def test_system_exit_in_another_thread_comes_out_of_run(box):
+    for n in range(20):
+        box.send(n)
+
+    def handler(body):
+        if threading.current_thread() is not threading.main_thread():
+            sys.exit(4)
+        time.sleep(0.001)
+
+    with pytest.raises(SystemExit) as caught:
+        Worker(box, handler, config=WorkerConfig(concurrency=4)).run()
+    assert caught.value.code == 4
+
+
+def test_ctrl_c_gives_the_job_back_at_once(box):
+    box.send("a")
+
+    def handler(body):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Worker(box, handler).run()
+    assert box.stats().pending == 1
+
+
+def test_a_cancelled_handler_is_a_failed_job(box):
+    async def handler(body):
+        raise asyncio.CancelledError
+
+    box.send("a")
+    drained(Worker(box, handler, config=NO_WAIT))
+    assert box.stats().pending == 1
+
+
+# --- replies that nobody waits for ----------------------------------------------------------
+
+
+def test_cancelled_work_is_skipped_and_acknowledged(box):
+    reply = box.send_expecting_reply("a")
+    reply.cancel()
+    ran = []
+    drained(Worker(box, ran.append))
+    assert ran == []
+    assert box.stats().total == 0
+    with pytest.raises(ReplyCancelledError):
+        reply.wait(timeout=1)
+
+
+def test_expired_work_is_skipped_and_acknowledged():
+    box = FakeMailbox()
+    box.send_expecting_reply("a", reply_timeout=10)
+    box.advance(11)
+    ran = []
+    drained(Worker(box, ran.append))
+    assert ran == []
+    assert box.stats().total == 0
+
+
+def test_a_redelivered_job_answers_once(box, replies):
+    """Killed between reply and ack: the same answer is sent again and is the same message."""
+    box.send("a", reply_to=replies)
+    worker = Worker(box, str.upper)
+    original = box.store.lease
+    box.store.lease = lambda count, seconds, acknowledge=(), ids=None: original(count, seconds)
+    box.store.acknowledge = lambda handles: [False for _ in handles]
+    worker.run(max_iterations=1, wait_time_seconds=0, visibility_timeout=0.05)
+    del box.store.lease, box.store.acknowledge
+    eventually(lambda: box.stats().pending == 1)
+    drained(worker)
+    assert bodies(replies) == ["A"]
+    assert box.stats().total == 0
+
+
+# --- leases ---------------------------------------------------------------------------------
+
+
+def test_a_lost_lease_settles_nothing(replies):
+    box = FakeMailbox()
+    box.send("a", reply_to=replies)
+
+    def handler(body):
+        box.advance(301)
+        return current_lease().lost
+
+    drained(
+        Worker(box, handler, config=WorkerConfig(lease_extender=LeaseExtenderConfig(enabled=False)))
+    )
+    assert bodies(replies) == []
+    (again,) = box.receive()
+    assert again.delivery_count == 2
+
+
+def test_a_handler_can_stop_when_its_lease_is_lost():
+    box = FakeMailbox()
+    box.send("a")
+    seen = []
+
+    def handler(body):
+        lease = current_lease()
+        assert not lease.lost
+        lease.raise_if_lost()
+        assert 299 < lease.remaining() <= 300
+        box.expire_handle(lease.message.receipt_handle)
+        box.advance(300)
+        seen.append(lease.lost)
+        lease.raise_if_lost()
+
+    drained(Worker(box, handler))
+    assert seen == [True]
+    assert box.stats().pending == 1
+
+
+def test_leases_are_kept_also_while_messages_wait_their_turn(box):
+    for n in range(3):
+        box.send(n)
+    counts = []
+
+    def handler(n):
+        time.sleep(0.4)
+        counts.append(current_lease().message.delivery_count)
+
+    worker = Worker(box, handler, config=WorkerConfig(batch=3))
+    worker.run(max_iterations=1, visibility_timeout=0.3)
+    assert counts == [1, 1, 1]
+    assert box.stats().total == 0
+    assert worker.lease_extender.counters.extended >= 3
+    assert worker.lease_extender.counters.held == 0
+
+
+# --- transport ------------------------------------------------------------------------------
+
+
+def test_a_loop_outlives_its_mailbox(caplog):
+    box = FakeMailbox()
+    box.set_connection_error(MailboxConnectionError("down"))
+    events = InProcessDispatcher()
+    unreachable = []
+    events.subscribe(MailboxUnreachable, unreachable.append)
+    seen = []
+    with in_background(Worker(box, seen.append, config=WorkerConfig(dispatcher=events))):
+        eventually(lambda: unreachable)
+        box.set_connection_error(None)
+        box.send("a")
+        eventually(lambda: seen == ["a"])
+    assert unreachable[0].error_type.endswith("MailboxConnectionError")
+    assert box.stats().total == 0
+
+
+def test_a_result_waits_for_a_mailbox_that_is_away(caplog):
+    box = FakeMailbox()
+    reply = box.send_expecting_reply("a")
+    ran = []
+
+    def handler(body):
+        ran.append(body)
+        box.set_connection_error(MailboxConnectionError("down"))
+        return "A"
+
+    with in_background(Worker(box, handler)):
+        eventually(lambda: "cannot be settled yet" in caplog.text)
+        box.set_connection_error(None)
+        assert reply.wait(timeout=10) == "A"
+        eventually(lambda: box.stats().total == 0)
+    assert ran == ["a"]
+
+
+def test_an_acknowledgement_that_was_cut_off_but_has_happened_is_a_success(caplog):
+    box = FakeMailbox()
+    box.send("a")
+    abandoned = []
+    events = InProcessDispatcher()
+    events.subscribe(JobAbandoned, abandoned.append)
+    lease = box.store.lease
+
+    def cut_off(count, seconds, *, acknowledge=(), ids=None):
+        leases = lease(count, seconds, acknowledge=acknowledge, ids=ids)
+        if acknowledge:
+            box.store.lease = lease
+            raise MailboxConnectionError("cut off")
+        return leases
+
+    box.store.lease = cut_off
+    with in_background(Worker(box, str, config=WorkerConfig(dispatcher=events))):
+        eventually(lambda: box.store.lease is lease)
+        eventually(lambda: box.stats().total == 0)
+    assert abandoned == []
+
+
+def test_a_caller_that_cannot_be_asked_about_is_not_a_failure(box, monkeypatch):
+    """Nobody knows whether the reply is still wanted: later, then, and nothing is told."""
+    reply = box.send_expecting_reply("a")
+    is_open = ReplyChannel.is_open
+    failures = []
+
+    def unreachable(self):
+        if failures:
+            return is_open(self)
+        failures.append(1)
+        raise MailboxConnectionError("down")
+
+    monkeypatch.setattr(ReplyChannel, "is_open", unreachable)
+    with in_background(Worker(box, str.upper, error_reply=explain)):
+        assert reply.wait(timeout=10) == "A"
+
+
+def test_an_answer_after_the_lease_is_lost_is_not_sent(replies):
+    """Lost after the handler has returned and before its answer goes out with the next receive."""
+    box = FakeMailbox()
+    box.send("a", reply_to=replies)
+    abandoned = []
+    events = InProcessDispatcher()
+    events.subscribe(JobAbandoned, abandoned.append)
+    events.subscribe(JobFinished, lambda event: box.advance(301))
+    drained(Worker(box, str.upper, config=WorkerConfig(dispatcher=events)))
+    assert bodies(replies) == []
+    assert len(abandoned) == 1
+    assert box.stats().pending == 1
+
+
+# --- other people's mailboxes ---------------------------------------------------------------
+
+
+class Note:
+    """A message with next to nothing."""
+
+    def __init__(self, body):
+        self.id = f"note-{body}"
+        self.body = body
+        self.acknowledged = 0
+
+    def extend_visibility(self, timeout):
+        return True
+
+    def acknowledge(self):
+        self.acknowledged += 1
+
+
+class Notes:
+    """A mailbox that can only receive."""
+
+    def __init__(self, *notes):
+        self.notes = list(notes)
+
+    def receive(self, *, max_messages, visibility_timeout, wait_time_seconds):
+        taken, self.notes = self.notes[:max_messages], self.notes[max_messages:]
+        if not taken:
+            time.sleep(min(wait_time_seconds, 0.01))
+        return taken
+
+
+def test_anybodys_mailbox_will_do():
+    notes = [Note(n) for n in range(3)]
+    seen = []
+    worker = Worker(Notes(*notes), seen.append, config=WorkerConfig(batch=2))
+    with in_background(worker):
+        eventually(lambda: all(note.acknowledged for note in notes))
+    assert seen == [0, 1, 2]
+    assert [note.acknowledged for note in notes] == [1, 1, 1]
+
+
+def test_anybodys_failed_message_is_left_to_its_lease():
+    note = Note("a")
+    Worker(Notes(note), boom).run(max_iterations=2, wait_time_seconds=0)
+    assert note.acknowledged == 0
+
+
+# --- events ---------------------------------------------------------------------------------
+
+
+def test_events_tell_the_story(box):
+    events = InProcessDispatcher()
+    told = []
+    events.subscribe(LoopEvent, lambda event: told.append(type(event)))
+    config = WorkerConfig(dispatcher=events, backoff=Backoff(base=0, cap=0), batch=3)
+    box.send(1)
+    box.send(0)
+    box.send_expecting_reply(2).cancel()
+    worker = Worker(box, lambda n: 1 / n, config=config)
+    drained(worker)
+    assert told == [JobStarted, JobFinished, JobStarted, JobFailed, JobSkipped]
+    told.clear()
+    worker = Worker(box, lambda n: worker.shutdown(), config=config)
+    box.send(3)
+    worker.run()
+    assert told == [JobStarted, JobFinished, JobGivenBack]
+
+
+def test_the_heartbeat_beats(box):
+    worker = Worker(box, str)
+    assert worker.heartbeat.trouble(60) is not None
+    drained(worker)
+    assert worker.heartbeat.trouble(60) is None
+    assert worker.heartbeat.elapsed() < 60
+
+
+def test_io_bound_jobs_gain_from_concurrency(box):
+    def serve(concurrency):
+        for n in range(40):
+            box.send(n)
+        worker = Worker(
+            box, lambda n: time.sleep(0.02), config=WorkerConfig(concurrency=concurrency)
+        )
+        started = time.monotonic()
+        with in_background(worker):
+            eventually(lambda: box.stats().total == 0, within=30)
+        return time.monotonic() - started
+
+    assert serve(1) / serve(8) > 3

@@ -1,0 +1,125 @@
+"""From a URL to mailboxes on every topology."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import Cluster, SentinelTrio, Standalone, supports_tls
+from weakincentives import connect
+from weakincentives.contrib.mailbox.redis.link import link_of
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxConnectionError,
+)
+
+
+def use(url: str) -> str:
+    """Send, list, receive and reply; return what the backend calls itself."""
+    with connect(url) as backend:
+        box = backend.mailbox("orders", body_type=int)
+        box.purge()
+        box.send(1)
+        assert "orders" in backend.queues()
+        (message,) = box.receive()
+        assert message.body == 1
+        message.acknowledge()
+        reply = box.send_expecting_reply(2)
+        (message,) = backend.create("orders").receive()
+        message.reply(None)
+        assert reply.wait(timeout=5) is None
+        assert backend.reply_store().get(reply.id) is None
+    with pytest.raises(MailboxClosedError):
+        backend.mailbox("orders")
+    with pytest.raises(MailboxClosedError):
+        box.send(2)
+    return repr(backend)
+
+
+def test_standalone(server: Standalone) -> None:
+    use(f"redis://127.0.0.1:{server.port}/3?socket_timeout=2")
+    assert server.command("DBSIZE") == 0  # it was database 3
+
+
+def test_user_and_password(binary: Path) -> None:
+    users = {"default": "off", "app": "on >s3cret ~* +@all"}
+    with Standalone(binary, users=users) as server:
+        shown = use(f"redis://app:s3cret@127.0.0.1:{server.port}")
+        assert "s3cret" not in shown
+        assert "app" not in shown
+        with (
+            connect(f"redis://app:s4cret@127.0.0.1:{server.port}") as backend,
+            pytest.raises(MailboxConnectionError) as caught,
+        ):
+            backend.mailbox("orders").send(1)
+        assert "s4cret" not in str(caught.value)
+
+
+def test_tls(binary: Path) -> None:
+    if not supports_tls(binary):
+        pytest.skip("this server was built without TLS")
+    with Standalone(binary, tls=True) as server:
+        use(server.url)
+
+
+def test_sentinel(shared_trio: SentinelTrio) -> None:
+    hosts = ",".join(f"{host}:{port}" for host, port in shared_trio.sentinels)
+    use(f"redis+sentinel://{hosts}/{shared_trio.service_name}/0?min_replicas=1")
+    use(f"redis+sentinel://{hosts}/{shared_trio.service_name}")
+
+
+def test_cluster(shared_cluster: Cluster) -> None:
+    host, port = shared_cluster.startup_nodes[0]
+    use(f"redis+cluster://{host}:{port}")
+
+
+def test_queues_of_a_cluster_are_found_on_all_nodes(shared_cluster: Cluster) -> None:
+    host, port = shared_cluster.startup_nodes[0]
+    with connect(f"redis+cluster://{host}:{port}") as backend:
+        names = [f"spread-{number}" for number in range(20)]
+        for name in names:
+            backend.mailbox(name).send(1)
+        assert set(names) <= set(backend.queues())
+        for name in names:
+            backend.mailbox(name).purge()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://secret@host:1",
+        "redis+sentinel://u:secret@host:1/master/first",
+        "redis+cluster://u:secret@127.0.0.1:1/3",
+        "redis://u:secret@host/0?min_replicas=many",
+        "redis://u:secret@host:port/0",
+    ],
+)
+def test_urls_that_make_no_sense(url: str) -> None:
+    with pytest.raises(InvalidParameterError) as caught:
+        connect(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    with pytest.raises(MailboxConnectionError) as caught:
+        connect("redis+cluster://u:secret@127.0.0.1:1")
+    assert "secret" not in str(caught.value)
+
+
+def test_min_replicas_in_the_url(server: Standalone) -> None:
+    with (
+        connect(f"{server.url}?min_replicas=1") as backend,
+        pytest.raises(MailboxConnectionError, match="0 of 1"),
+    ):
+        backend.mailbox("orders").send(1)
+
+
+def test_a_backend_closes_its_connections(server: Standalone) -> None:
+    before = int(server.info("clients")["connected_clients"])
+    backend: Any = connect(server.url)
+    box = backend.mailbox("orders")
+    box.send(1)
+    assert list(link_of(backend._client).users) == [box]
+    backend.close()
+    assert int(server.info("clients")["connected_clients"]) <= before
