@@ -38,17 +38,17 @@ def main() -> int:
         for one in chosen:
             print(f"{one.key:50} {one.trials[options.scale]:>8}  {one.what}")
         return 0
-    began, rows = time.monotonic(), []
+    began = time.monotonic()
+    rows = _earlier(options)  # what is run again replaces what was
     for number, one in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {one.key} ", end="", flush=True)
         row = run(one, options.seed, options.scale)
-        rows.append(row)
+        rows = [other for other in rows if other["key"] != one.key] + [row]
         print(_line(row), flush=True)
         if options.json:
-            elapsed = time.monotonic() - began
-            options.json.write_text(json.dumps(_document(options, rows, elapsed), indent=1) + "\n")
+            options.json.write_text(json.dumps(_document(options, rows), indent=1) + "\n")
     bad = [row for row in rows if row["violations"]]
-    print(f"{len(rows)} scenarios in {time.monotonic() - began:.0f} s, {len(bad)} with violations")
+    print(f"{len(chosen)} scenarios in {time.monotonic() - began:.0f} s, {len(bad)} with violations")
     return 1 if bad else 0
 
 
@@ -87,7 +87,15 @@ def _line(row: dict[str, Any]) -> str:
     return text
 
 
-def _document(options: Any, rows: list[dict[str, Any]], elapsed: float) -> dict[str, Any]:
+def _earlier(options: Any) -> list[dict[str, Any]]:
+    """When only some scenarios are run, the others' rows of the same scale are kept."""
+    if not options.scenarios or not options.json or not options.json.exists():
+        return []
+    document = json.loads(options.json.read_text())
+    return document["rows"] if document["scale"] == options.scale else []
+
+
+def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     servers = {
         name: subprocess.run(
             [path, "--version"], capture_output=True, text=True, check=True
@@ -98,7 +106,7 @@ def _document(options: Any, rows: list[dict[str, Any]], elapsed: float) -> dict[
         "date": datetime.now(UTC).date().isoformat(),
         "seed": options.seed,
         "scale": options.scale,
-        "minutes": round(elapsed / 60, 1),
+        "minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
         "versions": {
             "weakincentives": version("weakincentives"),
             "Python": platform.python_version(),
@@ -107,7 +115,7 @@ def _document(options: Any, rows: list[dict[str, Any]], elapsed: float) -> dict[
             "server": next(iter(servers.values()), "none"),
             "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         },
-        "rows": rows,
+        "rows": sorted(rows, key=lambda row: row["key"]),
     }
 
 

@@ -5,6 +5,7 @@ the process that asked for them.
 """
 
 import atexit
+import importlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -33,9 +34,11 @@ _FAKETIME_PLACES = (
 class Child:
     """A process that runs a function of `chaos.roles`."""
 
-    def __init__(self, role: Callable[..., object], name: str, *args: Any) -> None:
+    def __init__(
+        self, role: Callable[..., object], name: str, *args: Any, plant: str = ""
+    ) -> None:
         self.name = name
-        self._process = _context.Process(target=_run, args=(role, args), daemon=True)
+        self._process = _context.Process(target=_run, args=(role, args, plant), daemon=True)
         self._process.start()
         _children.add(self)
 
@@ -80,7 +83,7 @@ class Child:
         return True
 
 
-def _run(role: Callable[..., object], args: tuple[Any, ...]) -> None:
+def _run(role: Callable[..., object], args: tuple[Any, ...], plant: str = "") -> None:
     # Ctrl-C in the terminal is for the runner, which then ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.process.parent_process()
@@ -91,6 +94,8 @@ def _run(role: Callable[..., object], args: tuple[Any, ...]) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+    if plant:
+        importlib.import_module("chaos.planted").plant(plant)
     role(*args)
 
 

@@ -21,7 +21,7 @@ from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, Loop
 from weakincentives.runtime.mailbox.errors import MailboxError, MailboxFullError
 from weakincentives.runtime.worker import WorkerConfig
 
-__all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve"]
+__all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve", "statements"]
 
 logging.disable(logging.CRITICAL)
 NOW = Backoff(base=0.01, cap=0.01)
@@ -56,14 +56,8 @@ def hold_the_interpreter(seconds: float) -> None:
         took = time.monotonic() - began
 
 
-def serve(
-    url: str, histories: str, name: str, lease: float, batch: int = 1, plant: str = ""
-) -> None:
+def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> None:
     """A worker as users run it."""
-    if plant:
-        from chaos.planted import plant as sow
-
-        sow(plant)
     backend, box = opened(url, histories, name)
     config = WorkerConfig(batch=batch, backoff=NOW)
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
@@ -77,13 +71,8 @@ def dying(
     step: str,
     lease: float,
     dead_letters: bool,
-    plant: str = "",
 ) -> None:
     """A worker that is killed just before or after one of its steps."""
-    if plant:
-        from chaos.planted import plant as sow
-
-        sow(plant)
 
     def strike(moment: str, taken: str) -> None:
         if (moment, taken) == (when, step):
@@ -95,12 +84,8 @@ def dying(
     Worker(box, handle, dlq=dlq, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
 
 
-def churn(url: str, histories: str, name: str, seed: int, lease: float, plant: str = "") -> None:
+def churn(url: str, histories: str, name: str, seed: int, lease: float) -> None:
     """Do everything that can be done to a mailbox, until killed."""
-    if plant:
-        from chaos.planted import plant as sow
-
-        sow(plant)
     rng = random.Random(seed)
     _, box = opened(url, histories, name)
     while True:
@@ -108,6 +93,35 @@ def churn(url: str, histories: str, name: str, seed: int, lease: float, plant: s
             step(box, rng, lease)
         except MailboxError:
             pass
+
+
+def statements(url: str, histories: str, name: str, last: int) -> None:
+    """Take one step of each kind, and be killed at the statement of this number."""
+    backend, box = opened(url, histories, name)
+    count = 0
+
+    def strike(cursor: Any, sql: str, bindings: Any) -> bool:
+        nonlocal count
+        count += 1
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    box.send("the first one opens the file")
+    backend._database._writer.exec_trace = strike
+    box.send_batch(["a", "b", "c"])
+    box.send("later", delay_seconds=60)
+    box.send("once", message_id=f"{name}-given")
+    (reply,) = [box.send_expecting_reply("question")]
+    held = box.receive(max_messages=3, visibility_timeout=0.2)
+    held[0].extend_visibility(0.2)
+    held[0].nack()
+    box.exchange([held[1]], max_messages=1, visibility_timeout=0.2)
+    box.acknowledge_batch(held[2:])
+    for message in box.receive(max_messages=10, visibility_timeout=0.2):
+        if message.expects_reply():
+            message.reply("answer")
+    reply.poll()
 
 
 def step(box: Any, rng: random.Random, lease: float) -> None:

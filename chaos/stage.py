@@ -58,9 +58,11 @@ class Scenario:
     def key(self) -> str:
         return f"{self.subject}.{self.name}.{self.backend}"
 
-    def __call__(self, seed: int, scale: Scale) -> Result:
+    def __call__(self, seed: int, scale: Scale, plant: str = "") -> Result:
+        """Run; with a bug of `chaos.planted` in every child process, to see it caught."""
         with ExitStack() as resources:
             stage = Stage(self, seed, scale, resources)
+            stage.plant = plant
             try:
                 result = self.act(stage)
             except NotRun as reason:
@@ -114,6 +116,7 @@ class Stage:
         self.notes: list[str] = []
         self._number = 0
         self.server_options: dict[str, Any] = {}
+        self.plant = ""
 
     @property
     def path(self) -> Path:
@@ -171,7 +174,9 @@ class Stage:
         """Start a process; its role gets url, directory of histories and its name first."""
         self._number += 1
         name = name or f"{role.__name__}-{self._number}"
-        child = Child(role, name, self.url, str(self.histories), name, *args)
+        child = Child(
+            role, name, self.url, str(self.histories), name, *args, plant=self.plant
+        )
         self.resources.callback(child.kill)
         return child
 

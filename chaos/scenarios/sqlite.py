@@ -1,8 +1,9 @@
 """The file: processes that die in it, and a disk that is full."""
 
+import signal
 import time
 
-from chaos import roles, snapshots
+from chaos import checkers, roles, snapshots
 from chaos.stage import NotRun, Result, Stage, scenario
 
 LEASE = 0.2
@@ -27,6 +28,22 @@ def process_kill(stage: Stage):
     stage.drain(lease=5)
     stage.violations += snapshots.integrity(stage.path)
     return stage.verdict()
+
+
+@scenario("sqlite", full=200, short=80)
+def kill_at_every_statement(stage: Stage):
+    """kill -9 before each SQL statement of each kind of step"""
+    for number in range(1, stage.trials + 1):
+        child = stage.child(roles.statements, number)
+        child.join(30)
+        stage.violations += checkers.exclusive(stage.snapshot())
+        if child.exitcode == 0:  # it has fewer statements than that
+            break
+        if child.exitcode != -signal.SIGKILL:
+            stage.violations.append(f"{child.name} ended with {child.exitcode}")
+    stage.violations += snapshots.integrity(stage.path)
+    # Those that are to come in a minute stay where they are.
+    return stage.verdict(trials=number)
 
 
 @scenario("sqlite", full=10, short=1)

@@ -59,6 +59,24 @@ def interpreter_stall(stage: Stage):
     return stage.verdict()
 
 
+@scenario("sqlite", "redis", full=5, short=1)
+def batch_waiting_its_turn(stage: Stage):
+    """a batch that takes three times the lease: what waits its turn is kept for its worker"""
+    box = stage.mailbox()
+    for _ in range(stage.trials):
+        box.send_batch([{"work": 0.4} for _ in range(4)])
+        child = stage.child(roles.serve, 0.5, 4)
+        eventually(lambda child=child: b'"got": [[' in _written(stage, child), 20, "a batch")
+        idle = stage.child(roles.serve, 0.5)
+        eventually(lambda: box.approximate_count() == 0, 30, "an empty queue")
+        child.kill()
+        idle.kill()
+    again = sum(len(history) > 1 for history in deliveries(stage.history()).values())
+    if again:
+        stage.violations.append(f"{again} messages were delivered again while their worker lived")
+    return stage.verdict()
+
+
 @scenario("sqlite", "redis", full=20, short=1)
 def sigterm_in_a_long_poll(stage: Stage):
     """SIGTERM while a group of loops waits for messages"""
@@ -89,10 +107,10 @@ def sigterm_in_a_job(stage: Stage):
 
 @scenario("sqlite", "redis", full=100, short=2)
 def kill_between_reply_and_ack(stage: Stage):
-    """kill -9 after the reply was sent, before the request is acknowledged"""
+    """kill -9 between reply and ack, and just after the ack"""
     box, replies = stage.mailbox(), stage.connection.mailbox("replies")
-    ids = [box.send({}, reply_to=replies) for _ in range(stage.trials)]
-    _die_at(stage, stage.trials, "before", "ack", dead_letters=False)
+    ids = [box.send({}, reply_to=replies) for _ in range(stage.trials)]  # each dies on one
+    _die_at(stage, stage.trials, "ack", dead_letters=False)
     _serve_the_rest(stage, box)
     got = []
     while messages := replies.receive(max_messages=100):
@@ -105,10 +123,10 @@ def kill_between_reply_and_ack(stage: Stage):
 
 @scenario("sqlite", "redis", full=100, short=2)
 def kill_between_dead_letter_and_ack(stage: Stage):
-    """kill -9 after the dead letter was sent, before the message is acknowledged"""
+    """kill -9 between dead letter and ack, and just after the ack"""
     box = stage.mailbox()
     ids = [box.send({"fail": "always"}) for _ in range(stage.trials)]
-    _die_at(stage, stage.trials, "before", "ack", dead_letters=True)
+    _die_at(stage, stage.trials, "ack", dead_letters=True)
     stage.child(roles.dying, "never", "ack", LEASE, True)  # one that lives finishes what is left
     eventually(lambda: box.approximate_count() == 0, 30, "the last dead letter")
     letters = stage.drain("dead")
@@ -165,8 +183,8 @@ def _delivered_again(stage: Stage) -> int:
     return sum(len(history) > 1 for history in deliveries(stage.history()).values())
 
 
-def _die_at(stage: Stage, count: int, when: str, step: str, *, dead_letters: bool) -> None:
-    """Let so many workers run, a few at a time, each of which is killed at its step."""
+def _die_at(stage: Stage, count: int, step: str, *, dead_letters: bool) -> None:
+    """Let so many workers run, a few at a time; each is killed before or after its step."""
     living: list[Child] = []
     for number in range(count + CREW):
         if number >= CREW:
@@ -175,6 +193,7 @@ def _die_at(stage: Stage, count: int, when: str, step: str, *, dead_letters: boo
                 stage.violations.append(f"{child.name} was not killed at its step")
                 child.kill()
         if number < count:
+            when = ("before", "after")[number % 2]
             living.append(stage.child(roles.dying, when, step, 0.3, dead_letters))
         elif not living:
             return
