@@ -1,4 +1,4 @@
-"""Run scenarios: ``python -m chaos [--seed N] [--scale short|full] [--json out] [scenario ...]``."""
+"""Run scenarios: ``python -m chaos [--seed N] [--scale short|full] [--json out] [name ...]``."""
 
 import argparse
 import json
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from tests.servers import servers_available
 
 from chaos.scenarios import all_scenarios
 from chaos.stage import Result, Scenario
-from tests.servers import servers_available
 
 
 def main() -> int:
@@ -48,7 +48,9 @@ def main() -> int:
         if options.json:
             options.json.write_text(json.dumps(_document(options, rows), indent=1) + "\n")
     bad = [row for row in rows if row["violations"]]
-    print(f"{len(chosen)} scenarios in {time.monotonic() - began:.0f} s, {len(bad)} with violations")
+    print(
+        f"{len(chosen)} scenarios in {time.monotonic() - began:.0f} s, {len(bad)} with violations"
+    )
     return 1 if bad else 0
 
 
@@ -97,9 +99,9 @@ def _earlier(options: Any) -> list[dict[str, Any]]:
 
 def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     servers = {
-        name: subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True
-        ).stdout.split("sha=")[0].strip()
+        name: subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+        .stdout.split("sha=")[0]
+        .strip()
         for name, path in servers_available().items()
     }
     return {

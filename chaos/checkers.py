@@ -5,6 +5,7 @@ and its end: a violation is reported only if no moment in between would make the
 """
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -62,9 +63,7 @@ class Delivery:
         return max(end for start, end in self.latest_ends if start < at)
 
 
-def lost(
-    ops: Sequence[Op], remaining: Collection[str], dead: Collection[str] = ()
-) -> list[str]:
+def lost(ops: Sequence[Op], remaining: Collection[str], dead: Collection[str] = ()) -> list[str]:
     """Sent with success, and neither acknowledged, nor purged, nor there, nor dead-lettered."""
     gone = {op.id for op in ops if op.op == "ack" and op.outcome != "failed"}
     purges = (op.end for op in ops if op.op == "purge" and op.outcome != "failed")
@@ -88,7 +87,7 @@ def duplicates(ops: Sequence[Op]) -> list[str]:
     for id, history in deliveries(ops).items():
         observed = max(len(history), max(delivery.op.count for delivery in history))
         expiries = nacks = 0
-        for one, following in zip(history, history[1:], strict=False):
+        for one, following in itertools.pairwise(history):
             if one.released < math.inf:
                 nacks += 1
             elif one.earliest_end <= following.op.end + SLACK:
@@ -132,7 +131,7 @@ def fenced(ops: Sequence[Op], *, jumps: bool = False) -> list[str]:
 def _overlaps(histories: Mapping[str, Sequence[Delivery]]) -> list[str]:
     wrong = []
     for id, history in histories.items():
-        for one, following in zip(history, history[1:], strict=False):
+        for one, following in itertools.pairwise(history):
             free = min(one.earliest_end, one.released)
             if following.op.end + SLACK < free:
                 wrong.append(
@@ -160,9 +159,7 @@ def undone(ops: Sequence[Op]) -> list[str]:
 
 def first_in_first_out(ops: Sequence[Op]) -> list[str]:
     """First deliveries that overtook a message sent before theirs."""
-    first = {
-        op.id: op for op in ops if op.op == "receive" and op.outcome == "ok" and op.count == 1
-    }
+    first = {op.id: op for op in ops if op.op == "receive" and op.outcome == "ok" and op.count == 1}
     sends = [
         op
         for op in ops
@@ -189,7 +186,9 @@ def exclusive(snapshot: Snapshot) -> list[str]:
     wrong = [f"exclusivity: {id} is {' and '.join(at)}" for id, at in places.items() if len(at) > 1]
     if snapshot.data is not None:
         wrong += [f"ghost: {id} has no payload" for id in places if id not in snapshot.data]
-        wrong += [f"ghost: payload of {id} is in no state" for id in snapshot.data if id not in places]
+        wrong += [
+            f"ghost: payload of {id} is in no state" for id in snapshot.data if id not in places
+        ]
     return wrong
 
 
@@ -268,13 +267,11 @@ def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
 def recoveries(ops: Sequence[Op], fault: str = "kill") -> list[float]:
     """Seconds from each fault of a client to the next delivery of what it held then."""
     histories = deliveries(ops)
-    ended = {
-        op.handle: op.end for op in ops if op.op in ("ack", "nack") and op.outcome == "ok"
-    }
+    ended = {op.handle: op.end for op in ops if op.op in ("ack", "nack") and op.outcome == "ok"}
     times = []
     for mark in (op for op in ops if op.op == fault):
         for history in histories.values():
-            for one, following in zip(history, history[1:], strict=False):
+            for one, following in itertools.pairwise(history):
                 held = one.op.client == mark.id and one.op.end <= mark.start
                 if held and ended.get(one.op.handle, math.inf) > mark.start:
                     if following.op.end > mark.start:

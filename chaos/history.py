@@ -135,9 +135,7 @@ def _joined(first: dict[str, Any], second: dict[str, Any]) -> Iterator[Op]:
     times = first["t"], second["t"]
     if first["op"] == "receive" and second["out"] == "ok":
         for place, (id, handle, count) in enumerate(second["got"]):
-            yield Op(
-                first["c"], "receive", id, handle, "ok", *times, first["s"], count, place
-            )
+            yield Op(first["c"], "receive", id, handle, "ok", *times, first["s"], count, place)
         return
     outcomes = second["out"]
     for place, (id, handle) in enumerate(first["of"]):

@@ -59,9 +59,7 @@ def programs(depth: int, begun: tuple[Step, ...] = (ALPHABET[0],)) -> Iterator[t
             yield from programs(depth, (*begun, step))
 
 
-def explore(
-    depth: int, make: Callable[[], Stand], every: int = 1
-) -> tuple[int, int, list[str]]:
+def explore(depth: int, make: Callable[[], Stand], every: int = 1) -> tuple[int, int, list[str]]:
     """Run every program; return how many there were, how many steps, and what went wrong."""
     count = steps = 0
     wrong: list[str] = []

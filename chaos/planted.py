@@ -49,7 +49,13 @@ def ack_before_reply() -> None:
     from weakincentives.runtime.source import Source
 
     def take(
-        self: Any, done: Any, count: int, visibility: float, wait: float, stop: Any, first: Any = None
+        self: Any,
+        done: Any,
+        count: int,
+        visibility: float,
+        wait: float,
+        stop: Any,
+        first: Any = None,
     ) -> Any:
         if first is not None:
             for job in done:

@@ -20,7 +20,7 @@ from typing import Any
 __all__ = ["Child", "faketime_library"]
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos.roles"])
+_context.set_forkserver_preload(["chaos.roles", "chaos.stage"])
 _children: set["Child"] = set()
 
 FAKETIME = "WINK_FAKETIME"
@@ -34,9 +34,7 @@ _FAKETIME_PLACES = (
 class Child:
     """A process that runs a function of `chaos.roles`."""
 
-    def __init__(
-        self, role: Callable[..., object], name: str, *args: Any, plant: str = ""
-    ) -> None:
+    def __init__(self, role: Callable[..., object], name: str, *args: Any, plant: str = "") -> None:
         self.name = name
         self._process = _context.Process(target=_run, args=(role, args, plant), daemon=True)
         self._process.start()

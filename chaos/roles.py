@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
-
-import weakincentives.contrib.mailbox.redis.mailbox  # noqa: F401
+import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
 from chaos.history import Log
 from chaos.recording import recorded
@@ -58,7 +57,7 @@ def hold_the_interpreter(seconds: float) -> None:
 
 def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> None:
     """A worker as users run it."""
-    backend, box = opened(url, histories, name)
+    _backend, box = opened(url, histories, name)
     config = WorkerConfig(batch=batch, backoff=NOW)
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
 
@@ -159,7 +158,7 @@ def group(url: str, histories: str, name: str, lease: float) -> None:
 
 def fork_and_go_on(url: str, histories: str, name: str, rounds: int) -> None:
     """Use a mailbox, fork, and use it on both sides."""
-    backend, box = opened(url, histories, name)
+    _backend, box = opened(url, histories, name)
     _rounds(box, 3)
     pid = os.fork()
     if pid == 0:
@@ -197,31 +196,34 @@ def fill_a_disk(url: str, histories: str, name: str, directory: str, seed: int) 
     log = Log(Path(histories), name)
     with connect(f"sqlite:///{disk}/box.db") as backend:
         box = recorded(backend.mailbox("jobs"), log)
-        sent, refused, held = [], 0, []
-        while refused < 5:
-            try:
-                sent.append(box.send("x" * rng.randint(10, 40_000)))
-                if rng.random() < 0.2:
-                    held += box.receive(visibility_timeout=60)
-            except MailboxFullError:
-                refused += 1
+        sent, held = _send_until_refused(box, rng)
         for message in held:
             try:
                 message.acknowledge()  # may need room too: then it says so, and can be repeated
             except MailboxFullError:
-                refused += 1
+                pass
         ballast.unlink()
         got = {message.id for message in held}
-        for message in held:
-            if not message.is_finalized:
-                message.acknowledge()
+        box.acknowledge_batch([message for message in held if not message.is_finalized])
         while messages := box.receive(max_messages=10):  # leasing takes room as well
             got |= {message.id for message in messages}
             box.acknowledge_batch(messages)
-        if got != set(sent):
-            problems.append(f"{len(set(sent) - got)} of {len(sent)} lost, {len(got - set(sent))} new")
-        sent.append(box.send("room again"))
+        if got != sent:
+            problems.append(f"{len(sent - got)} of {len(sent)} lost, {len(got - sent)} new")
+        box.send("room again")
     report.write_text("; ".join(problems))
+
+
+def _send_until_refused(box: Any, rng: random.Random) -> tuple[set[str], list[Any]]:
+    sent, held, refused = set(), [], 0
+    while refused < 5:
+        try:
+            sent.add(box.send("x" * rng.randint(10, 40_000)))
+            if rng.random() < 0.2:
+                held += box.receive(visibility_timeout=60)
+        except MailboxFullError:
+            refused += 1
+    return sent, held
 
 
 def mount_small_disk(place: Path) -> None:

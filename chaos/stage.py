@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
+
 from chaos import checkers, snapshots
 from chaos.checkers import Snapshot
 from chaos.history import Log, Op, now, read
 from chaos.processes import Child
 from chaos.recording import Hook, recorded
-from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
 from weakincentives import connect
 from weakincentives.runtime.mailbox.errors import MailboxError, ReceiptHandleExpiredError
 
@@ -174,9 +175,7 @@ class Stage:
         """Start a process; its role gets url, directory of histories and its name first."""
         self._number += 1
         name = name or f"{role.__name__}-{self._number}"
-        child = Child(
-            role, name, self.url, str(self.histories), name, *args, plant=self.plant
-        )
+        child = Child(role, name, self.url, str(self.histories), name, *args, plant=self.plant)
         self.resources.callback(child.kill)
         return child
 
@@ -194,9 +193,7 @@ class Stage:
         with node.client() as client:
             return snapshots.of_redis(client, queue)
 
-    def drain(
-        self, queue: str = QUEUE, *, lease: float = 5.0, within: float = 30.0
-    ) -> list[str]:
+    def drain(self, queue: str = QUEUE, *, lease: float = 5.0, within: float = 30.0) -> list[str]:
         """Receive and acknowledge until nothing is left; return the bodies."""
         box, bodies = self.mailbox(queue), []
         deadline = time.monotonic() + within

@@ -20,7 +20,7 @@ NOW = Backoff(base=0.001, cap=0.001)
 
 @scenario("sqlite", "redis", full=1000, short=40)
 def fuzzed_payloads(stage: Stage):
-    """stored bytes that are no envelope: the loop lives, each ends as a dead letter or is handled"""
+    """stored bytes that are no envelope: the loop lives, each is handled or a dead letter"""
     box, dead = stage.mailbox(body_type=dict[str, int]), stage.connection.mailbox("dead")
     good = {"v": 1}
     ids = {box.send(good) for _ in range(stage.trials)}
@@ -165,7 +165,9 @@ def fuzzed(rng: random.Random, sample: bytes) -> bytes:
     if draw == 3:
         return b"[" * rng.randrange(1, 100_000)
     if draw == 4:
-        return b'{"' + rng.randbytes(10).hex().encode() + b'":' + b"9" * rng.randrange(1, 5000) + b"}"
+        return (
+            b'{"' + rng.randbytes(10).hex().encode() + b'":' + b"9" * rng.randrange(1, 5000) + b"}"
+        )
     changed = bytearray(sample)
     for _ in range(rng.randrange(1, 6)):
         changed[rng.randrange(len(changed))] = rng.randrange(256)

@@ -21,7 +21,7 @@ MINUTE = 60.0
 
 @scenario("memory", "sqlite", full=1, short=1)
 def beside_leases(stage: Stage):
-    """room, batches, retention, remembered ids, delays, times of day and waking, on a moved clock"""
+    """room, batches, retention, remembered ids, delays, times and waking, on a moved clock"""
     numbers = iter(range(100))
 
     def make(**options: Any) -> tuple[Any, FakeClock]:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import redis
-
 from chaos.checkers import percentiles
 from chaos.history import Log, now
 from chaos.proxy import HOST, Proxy
@@ -186,6 +185,3 @@ class Wire:
             wrong.append(f"{case.name} left {counts}, not {case.left}")
         box.purge()
         box.close()
-
-
-

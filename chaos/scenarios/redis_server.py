@@ -4,11 +4,12 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.servers import Standalone, servers_available
+
 from chaos.checkers import percentiles
 from chaos.history import now
 from chaos.processes import faketime_library
 from chaos.stage import Load, NotRun, Stage, eventually, scenario
-from tests.servers import Standalone, servers_available
 from weakincentives.contrib.mailbox.redis import link
 from weakincentives.runtime.mailbox.errors import MailboxConnectionError, MailboxFullError
 

@@ -37,10 +37,10 @@ def kill_at_every_statement(stage: Stage):
         child = stage.child(roles.statements, number)
         child.join(30)
         stage.violations += checkers.exclusive(stage.snapshot())
-        if child.exitcode == 0:  # it has fewer statements than that
-            break
-        if child.exitcode != -signal.SIGKILL:
+        if child.exitcode not in (0, -signal.SIGKILL):
             stage.violations.append(f"{child.name} ended with {child.exitcode}")
+        if stage.violations or child.exitcode == 0:  # it has fewer statements than that
+            break
     stage.violations += snapshots.integrity(stage.path)
     # Those that are to come in a minute stay where they are.
     return stage.verdict(trials=number)
@@ -49,7 +49,7 @@ def kill_at_every_statement(stage: Stage):
 @scenario("sqlite", full=10, short=1)
 def disk_full(stage: Stage):
     """a disk without room: a typed error, nothing lost, and work goes on once there is room"""
-    for trial in range(stage.trials):
+    for _trial in range(stage.trials):
         child = stage.child(roles.fill_a_disk, str(stage.directory), stage.rng.getrandbits(32))
         child.join(120)
         report = stage.directory / f"{child.name}.report"

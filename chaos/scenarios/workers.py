@@ -20,7 +20,7 @@ ALLOWED = LEASE + 1.0
 def worker_kill(stage: Stage):
     """kill -9 of a worker in the middle of a job"""
     crew, box = _crew(stage), stage.mailbox()
-    for trial in range(stage.trials):
+    for _trial in range(stage.trials):
         victim = crew.pop(0)
         _await_job(stage, victim, feeding=box)
         stage.log.mark("kill", victim.name)
@@ -50,7 +50,7 @@ def interpreter_stall(stage: Stage):
     """a job that holds the interpreter's lock beyond the lease, so that nothing can extend it"""
     box = stage.mailbox()
     first, second = (stage.child(roles.serve, LEASE / 2) for _ in range(2))
-    for trial in range(stage.trials):
+    for _trial in range(stage.trials):
         box.send({"stall": LEASE * 1.2})
     eventually(lambda: _delivered_again(stage) >= stage.trials, 60, "redelivery")
     first.kill()

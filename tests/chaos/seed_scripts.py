@@ -41,7 +41,9 @@ class SeedStore:
         self.client = client
         self.name = name
         self.shift = 0.0
-        self.keys = [f"{{queue:{name}}}:{part}" for part in ("pending", "invisible", "data", "meta")]
+        self.keys = [
+            f"{{queue:{name}}}:{part}" for part in ("pending", "invisible", "data", "meta")
+        ]
         self._scripts = {
             "send": client.register_script(SEND),
             "receive": client.register_script(RECEIVE),

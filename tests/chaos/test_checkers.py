@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-
-from chaos import checkers
 from chaos.checkers import Snapshot
 from chaos.history import Log, Op, read
+
+from chaos import checkers
 from weakincentives.runtime.mailbox.errors import MailboxConnectionError, MailboxFullError
 
 
@@ -201,7 +201,9 @@ def test_a_log_remembers_what_nobody_heard_the_end_of(tmp_path: Path) -> None:
         with pytest.raises(type(error)), log.operation("send", [("o", "")]):
             raise error
     with (tmp_path / "a.jsonl").open("a") as file:
-        file.write(json.dumps({"n": 1, "c": "a", "op": "nack", "of": [["n", "i"]], "s": 0, "t": 9e9}))
+        file.write(
+            json.dumps({"n": 1, "c": "a", "op": "nack", "of": [["n", "i"]], "s": 0, "t": 9e9})
+        )
         file.write('\n{"n": 1, "c": "a", "t": 9e9')  # killed while it wrote this
     ops = read(tmp_path)
     log.close()

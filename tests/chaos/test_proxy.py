@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
 from chaos.proxy import HOST, Proxy
 
 
