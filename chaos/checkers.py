@@ -273,9 +273,9 @@ def recoveries(ops: Sequence[Op], fault: str = "kill") -> list[float]:
         for history in histories.values():
             for one, following in itertools.pairwise(history):
                 held = one.op.client == mark.id and one.op.end <= mark.start
-                if held and ended.get(one.op.handle, math.inf) > mark.start:
-                    if following.op.end > mark.start:
-                        times.append(following.op.end - mark.start)
+                settled = ended.get(one.op.handle, math.inf) <= mark.start
+                if held and not settled and following.op.end > mark.start:
+                    times.append(following.op.end - mark.start)
     return times
 
 

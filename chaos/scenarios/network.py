@@ -82,6 +82,18 @@ def cut_at_every_byte(stage: Stage):
     return stage.verdict(trials=trials)
 
 
+@scenario("redis", full=3, short=499)
+def new_connection_cut(stage: Stage):
+    """a connection cut while it is made and its server is looked at, for a first send"""
+    # Here, too, the number says which bytes; those of a purge that follows do not count.
+    with Wire(stage) as wire:
+        for direction in ("request", "reply"):
+            wire.first_send(wire.proxy.count)
+            for at in range(0, wire.proxy.passed(direction), stage.trials):
+                wire.first_send(partial(wire.proxy.cut, direction, at))
+    return stage.verdict(trials=wire.proxy.cuts)
+
+
 @scenario("redis", full=1000, short=24)
 def reply_dropped_after_apply(stage: Stage):
     """the server did what it was told, and its answer never arrived"""
@@ -152,6 +164,23 @@ class Wire:
         self.proxy.close()
         self._direct.close()
         self._log.close()
+
+    def first_send(self, arm: Callable[[], None]) -> None:
+        """Send a message through a client that has no connection yet."""
+        self._number += 1
+        queue, wrong = f"q{self._number}", self._stage.violations
+        with redis.Redis(host=HOST, port=self.proxy.port) as client:
+            box = recorded(RedisMailbox(queue, client), self._log)
+            arm()
+            try:
+                box.send("x")
+            except MailboxError as error:
+                wrong.append(f"first send failed: {type(error).__name__}: {error}")
+            pending = len(of_redis(self._direct, queue).pending)
+            if pending != 1:
+                wrong.append(f"first send left {pending} messages")
+            box.purge()
+            box.close()
 
     def length(self, case: Case, direction: Any) -> int:
         """How many bytes the operation takes in a direction when nothing is cut."""
