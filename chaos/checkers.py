@@ -82,7 +82,9 @@ def lost(ops: Sequence[Op], remaining: Collection[str], dead: Collection[str] = 
 
 def duplicates(ops: Sequence[Op]) -> list[str]:
     """Deliveries beyond 1 + expiries + nacks + receives whose reply was lost."""
-    unknown = sum(op.op == "receive" and op.outcome == "unknown" for op in ops)
+    unknown = sum(
+        op.op == "lost receive" or (op.op == "receive" and op.outcome == "unknown") for op in ops
+    )
     wrong = []
     for id, history in deliveries(ops).items():
         observed = max(len(history), max(delivery.op.count for delivery in history))
@@ -247,15 +249,18 @@ def _delivery(op: Op, changes: Sequence[Op]) -> Delivery:
 def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
     """Tell apart the lives of messages that a repeated send added anew; return how many there were.
 
-    A send whose first attempt was held up by the network may arrive after its repeat was already
-    consumed: then the message lives twice. Each first delivery begins a life.
+    A send whose answer was lost is repeated. If the message was consumed in between, it lives
+    twice. Each first delivery begins a life; a message that was not sent again has but one.
     """
+    resent = {
+        op.id for op in ops if op.op == "resend" or (op.op == "send" and op.outcome == "unknown")
+    }
     life: dict[str, int] = defaultdict(int)
     by_handle: dict[str, str] = {}
     told = []
     for op in ops:
         id = op.id
-        if op.op == "receive" and op.outcome == "ok":
+        if op.op == "receive" and op.outcome == "ok" and id in resent:
             life[id] += op.count == 1
             id = by_handle[op.handle] = f"{id}#{life[id]}" if life[id] > 1 else id
         elif op.handle:

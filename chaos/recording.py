@@ -32,6 +32,8 @@ class RecordedStore:
         self.clock, self.look_interval, self.steps = store.clock, store.look_interval, store.steps
         self.stats, self.peek, self.close = store.stats, store.peek, store.close
         self.link = getattr(store, "link", None)  # a RedisMailbox closes it
+        if hasattr(store, "queue"):
+            self._note_repeats(store.queue)
 
     def put(self, messages: Sequence[Any]) -> None:
         delay = max(message.delay for message in messages)
@@ -120,6 +122,23 @@ class RecordedStore:
             pending = getattr(self._joint, "open", None) or []
             pending.append(lambda: manager.__exit__(None, None, None))
             self._joint.open = pending
+
+    def _note_repeats(self, queue: Any) -> None:
+        """Write down calls that the client had to repeat: nobody knows what became of the first."""
+        was_leased, was_put = queue.was_leased, queue.was_put
+
+        def note_lease(outcome: Any, *args: Any) -> Any:
+            if outcome.repeated:
+                self.log.mark("lost receive")
+            return was_leased(outcome, *args)
+
+        def note_put(outcome: Any, messages: Sequence[Any]) -> None:
+            if outcome.repeated:
+                with self.log.operation("resend", [(message.id, "") for message in messages]):
+                    pass
+            was_put(outcome, messages)
+
+        queue.was_leased, queue.was_put = note_lease, note_put
 
     def _settle(
         self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0

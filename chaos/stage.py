@@ -218,7 +218,6 @@ class Stage:
         jumps: bool = False,
         failover: bool = False,
         may_lose: bool = False,
-        resends: bool = False,
         ordered: bool = False,
         recovery: str = "",
         queue: str = QUEUE,
@@ -231,9 +230,9 @@ class Stage:
             self.figures["lost, as the server's setting allows"] = len(losses)
         else:
             self.violations += losses
-        if resends:
-            ops, again = checkers.lives(ops)
-            self.figures["added again by a late first attempt"] = again
+        ops, again = checkers.lives(ops)
+        if again:
+            self.figures["added again by a repeated send"] = again
         undone = checkers.undone(ops)
         if failover:
             self.figures["acks undone by failover"] = len(undone)

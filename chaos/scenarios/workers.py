@@ -12,6 +12,8 @@ from chaos.stage import Stage, eventually, scenario
 LEASE = 1.0
 WORK = 0.1
 CREW = 4
+PACE = 0.25
+"""Seconds between two kills: somebody must be there to take over."""
 ALLOWED = LEASE + 1.0
 """Recovery: the promise is the lease and a second."""
 
@@ -26,6 +28,7 @@ def worker_kill(stage: Stage):
         stage.log.mark("kill", victim.name)
         victim.kill()
         crew.append(stage.child(roles.serve, LEASE))
+        time.sleep(PACE)
     _finish(stage, crew)
     return _judged(stage, "kill")
 
