@@ -26,6 +26,8 @@ __all__ = ["SCENARIOS", "NotRun", "Result", "Scale", "Scenario", "Stage", "event
 
 Scale = Literal["short", "full"]
 QUEUE = "jobs"
+DRAIN_SECONDS = 30.0
+"""So long after everything is well again, all work must be done."""
 
 
 class NotRun(Exception):
@@ -118,6 +120,7 @@ class Stage:
         self._number = 0
         self.server_options: dict[str, Any] = {}
         self.plant = ""
+        self._healed: float | None = None
 
     @property
     def path(self) -> Path:
@@ -193,9 +196,12 @@ class Stage:
         with node.client() as client:
             return snapshots.of_redis(client, queue)
 
-    def drain(self, queue: str = QUEUE, *, lease: float = 5.0, within: float = 30.0) -> list[str]:
+    def drain(
+        self, queue: str = QUEUE, *, lease: float = 5.0, within: float = DRAIN_SECONDS
+    ) -> list[str]:
         """Receive and acknowledge until nothing is left; return the bodies."""
         box, bodies = self.mailbox(queue), []
+        self._healed = now()
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             got = box.receive(max_messages=100, visibility_timeout=lease, wait_time_seconds=0.2)
@@ -244,6 +250,8 @@ class Stage:
             self.violations += undone + checkers.fenced(ops, jumps=jumps)
             if not jumps:
                 self.violations += checkers.duplicates(ops)
+        if self._healed is not None:
+            self.violations += checkers.drained(ops, self._healed, DRAIN_SECONDS, left.ids)
         if ordered:
             self.violations += checkers.first_in_first_out(ops)
         if recovery:

@@ -21,7 +21,7 @@ def server_kill_always(stage: Stage):
     """kill -9 of a server with appendfsync always, under load"""
     stage.server_options = {"appendonly": "always"}
     _kill_and_restart(stage)
-    return stage.verdict(ordered=False)
+    return stage.verdict()
 
 
 @scenario("redis", full=10, short=1)
@@ -80,7 +80,7 @@ def script_flush(stage: Stage):
     load.stop()
     stage.violations += load.errors
     stage.drain()
-    return stage.verdict()
+    return stage.verdict(ordered=True)
 
 
 @scenario("redis", full=10, short=2)
@@ -126,7 +126,7 @@ def client_clock_jumps(stage: Stage):
     load.stop()
     stage.violations += load.errors
     stage.drain()
-    return stage.verdict()
+    return stage.verdict(ordered=True)
 
 
 def _kill_and_restart(stage: Stage) -> None:

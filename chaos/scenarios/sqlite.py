@@ -27,7 +27,7 @@ def process_kill(stage: Stage):
         child.kill()
     stage.drain(lease=5)
     stage.violations += snapshots.integrity(stage.path)
-    return stage.verdict()
+    return stage.verdict(ordered=True)
 
 
 @scenario("sqlite", full=200, short=80)
