@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.harness import report
 
-SUITES = ("memory", "sqlite", "redis")
+SUITES = ("memory", "sqlite", "redis", "evals")
 
 
 def main() -> int:

@@ -44,11 +44,11 @@ def blocks(picture: Picture, colour: Pixel, left: int, right: int) -> list[tuple
 def test_the_plots_are_there_side_by_side(
     page: Path, colours: dict[str, Pixel], flags: tuple[str, ...]
 ) -> None:
-    picture, console = photographed(page, 1100, 900, *flags)
+    picture, console = photographed(page, 820, 900, *flags)
     assert console == ""
     assert picture.row(0)[0] == colours["page"]
-    left = blocks(picture, colours["bar"], 0, 550)
-    right = blocks(picture, colours["bar"], 550, 1100)
+    left = blocks(picture, colours["bar"], 0, 410)
+    right = blocks(picture, colours["bar"], 410, 820)
     assert len(left) == 4, "the scores, then a bar for each of three tags"
     assert len(right) == 1, "the latencies"
     assert all(pixels > 1000 for _, _, pixels in (*left, *right))

@@ -30,7 +30,7 @@ def survived(url: str, count: int, kills: int, monkeypatch: pytest.MonkeyPatch) 
     with weakincentives.connect(url) as backend:
         requests, results = backend.mailbox(QUEUE), backend.mailbox("run")
         submit_dataset(dataset, requests, reply_to=results, run_id="run")
-        pool = ProcessPool(["tests.evals.loops:trivial", url, str(LEASE)], WORKERS)
+        pool = ProcessPool("tests.evals.loops:trivial", url, WORKERS, LEASE)
 
         def finished() -> bool:
             nonlocal killed

@@ -2,17 +2,22 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.evals.loops import sums
+import weakincentives
+from tests.evals.loops import eval_loop, sums
 from tests.evals.test_dataset import BAD
 from tests.support.waiting import eventually
+from weakincentives.cli.app import run
 
 MODULE = """
 import os, pathlib, sys, time
@@ -51,23 +56,43 @@ no_loop = 7
 """
 
 
+@dataclass
+class Said:
+    stdout: str
+    stderr: str
+
+
+Wink = Callable[..., Said]
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "arithmetic.py").write_text(MODULE)
     sums(40).save(tmp_path / "data.jsonl")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def wink(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Wink]:
+    """The command in this process; the workers it starts are processes all the same."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: object, code: int = 0) -> Said:
+        sys.modules.pop("arithmetic", None)
+        found = run(["eval", *map(str, arguments)])
+        said = Said(*capsys.readouterr())
+        assert found == code, said
+        return said
+
+    yield call
+    sys.modules.pop("arithmetic", None)
 
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "weakincentives.cli", "eval", *map(str, arguments)]
-
-
-def wink(place: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*arguments), cwd=place, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def alive(pid: int) -> bool:
@@ -82,10 +107,10 @@ def worker_pids(place: Path) -> list[int]:
     return [int(path.name[4:]) for path in place.glob("pid-*")]
 
 
-def test_run_writes_every_kind_of_report(place: Path) -> None:
+def test_run_writes_every_kind_of_report(place: Path, wink: Wink) -> None:
     reports = [f"out{ending}" for ending in (".html", ".json", ".md", ".xml")]
     options = [option for name in reports for option in ("--report", name)]
-    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--workers", 2, "--json", *options)
+    done = wink("run", "arithmetic:quick", "data.jsonl", "--workers", 2, "--json", *options)
     summary = json.loads(done.stdout)
     assert (summary["total"], summary["passed"], summary["missing"]) == (40, 36, 0)
     assert "40 of 40 results" in done.stderr
@@ -95,71 +120,93 @@ def test_run_writes_every_kind_of_report(place: Path) -> None:
     assert "| 36 of 40 |" in (place / "out.md").read_text()
 
 
+def test_a_terminal_shows_a_bar(place: Path) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        child = subprocess.Popen(
+            command("run", "arithmetic:in_memory", "data.jsonl"),
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := terminal.read(4096):
+                shown += piece
+        except OSError:
+            pass  # this is how a terminal ends on Linux
+        assert child.wait(60) == 0
+    assert b"40/40" in shown
+    assert "━".encode() in shown
+
+
 @pytest.mark.parametrize(("rate", "code"), [("0.9", 0), ("0.91", 3)])
-def test_the_exit_code_tells_whether_enough_passed(place: Path, rate: str, code: int) -> None:
-    done = wink(
-        place, "run", "arithmetic:in_memory", "data.jsonl", "--min-pass-rate", rate, code=code
-    )
+def test_the_exit_code_tells_whether_enough_passed(wink: Wink, rate: str, code: int) -> None:
+    done = wink("run", "arithmetic:in_memory", "data.jsonl", "--min-pass-rate", rate, code=code)
     assert "36 of 40" in done.stdout
     assert ("is below" in done.stderr) is (code == 3)
 
 
-def test_submit_and_collect_in_two_steps(place: Path) -> None:
-    done = wink(place, "submit", "evals", "data.jsonl", "--run", "nightly", "--json")
+def test_submit_and_collect_in_two_steps(place: Path, wink: Wink) -> None:
+    done = wink("submit", "evals", "data.jsonl", "--run", "nightly", "--json")
     assert json.loads(done.stdout) == {"run_id": "nightly", "samples": 40}
-    early = wink(
-        place, "collect", "nightly", "data.jsonl", "--timeout", 0, "--report", "r.json", code=4
-    )
+    early = wink("collect", "nightly", "data.jsonl", "--timeout", 0, "--report", "r.json", code=4)
     assert "40 of 40 results are missing" in early.stderr
     assert json.loads((place / "r.json").read_text())["missing"][0] == "sum-0"
     # `run` under the same id finds the samples queued, and only has to bring the workers.
-    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--run", "nightly", "--json")
+    done = wink("run", "arithmetic:quick", "data.jsonl", "--run", "nightly", "--json")
     assert json.loads(done.stdout)["total"] == 40
 
 
-def test_compare(place: Path) -> None:
+def test_collect_what_workers_elsewhere_bring(wink: Wink) -> None:
+    wink("submit", "evals", "data.jsonl", "--run", "nightly")
+    with weakincentives.connect("sqlite:///wink.db") as backend:
+        eval_loop(backend.mailbox("evals")).run(max_iterations=40, wait_time_seconds=0)
+    said = wink("collect", "nightly", "data.jsonl", "--min-pass-rate", 1)
+    assert "40 of 40" in said.stdout
+    again = wink("collect", "nightly", "data.jsonl", "--timeout", 0, code=4)
+    assert "40 of 40 results are missing" in again.stderr, "they were reported"
+
+
+def test_compare(place: Path, wink: Wink) -> None:
     for name in ("one.json", "two.json"):
-        wink(place, "run", "arithmetic:in_memory", "data.jsonl", "--report", name)
-    done = wink(place, "compare", "one.json", "two.json", "--fail-if-worse", "--json")
+        wink("run", "arithmetic:in_memory", "data.jsonl", "--report", name)
+    done = wink("compare", "one.json", "two.json", "--fail-if-worse", "--json")
     found = json.loads(done.stdout)
     assert (found["verdict"], found["p_value"]) == ("no significant difference", 1.0)
     worse = json.loads((place / "two.json").read_text())
     for result in worse["results"][:15]:
         result["score"] = {"value": 0.0, "passed": False}
     (place / "two.json").write_text(json.dumps(worse))
-    done = wink(place, "compare", "one.json", "two.json", "--fail-if-worse", code=3)
+    done = wink("compare", "one.json", "two.json", "--fail-if-worse", code=3)
     assert "worse" in done.stdout
-    done = wink(place, "compare", "two.json", "one.json", "--fail-if-worse")
+    done = wink("compare", "two.json", "one.json", "--fail-if-worse")
     assert "better" in done.stdout
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_data_set_is_one_line_and_exit_code_2(
-    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from weakincentives.cli.app import run
-
+def test_a_bad_data_set_is_one_line_and_exit_code_2(name: str, place: Path, wink: Wink) -> None:
     content, _ = BAD[name]
-    path = place / "bad.jsonl"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    monkeypatch.chdir(place)
-    monkeypatch.delitem(sys.modules, "arithmetic", raising=False)
-    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
-    assert run(["eval", "run", "arithmetic:quick", "bad.jsonl"]) == 2
-    said = capsys.readouterr().err
+    (place / "bad.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = wink("run", "arithmetic:quick", "bad.jsonl", code=2).stderr
     assert said.startswith("wink: bad.jsonl")
     assert said.count("\n") == 1
-    monkeypatch.delitem(sys.modules, "arithmetic")
 
 
-def test_a_line_of_100_mb_is_one_line_and_exit_code_2(place: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("run", "arithmetic:quick", "big.jsonl"), ("submit", "evals", "big.jsonl")]
+)
+def test_a_line_of_100_mb_is_one_line_and_exit_code_2(
+    place: Path, wink: Wink, arguments: tuple[str, ...]
+) -> None:
     with (place / "big.jsonl").open("wb") as file:
         file.write(b'{"id": "')
         file.truncate(100 * 1024 * 1024)
-    for arguments in (("run", "arithmetic:quick", "big.jsonl"), ("submit", "evals", "big.jsonl")):
-        done = wink(place, *arguments, code=2)
-        assert done.stderr.count("\n") == 1
-        assert "line 1 is longer than" in done.stderr
+    said = wink(*arguments, code=2).stderr
+    assert said.count("\n") == 1
+    assert "line 1 is longer than" in said
 
 
 @pytest.mark.parametrize(
@@ -179,15 +226,23 @@ def test_a_line_of_100_mb_is_one_line_and_exit_code_2(place: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    place: Path, arguments: tuple[object, ...], said: str
+    wink: Wink, arguments: tuple[object, ...], said: str
 ) -> None:
-    done = wink(place, *arguments, code=2)
+    done = wink(*arguments, code=2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_workers_that_only_die_end_the_run(place: Path) -> None:
-    done = wink(place, "run", "arithmetic:dying", "data.jsonl", "--workers", 2, code=1)
+def test_a_report_that_cannot_be_written_keeps_the_results(place: Path, wink: Wink) -> None:
+    (place / "taken.md").mkdir()
+    options = ("arithmetic:quick", "data.jsonl", "--run", "kept", "--report")
+    said = wink("run", *options, "taken.md", code=1).stderr
+    assert "taken.md cannot be written" in said
+    assert json.loads(wink("run", *options, "free.md", "--json").stdout)["total"] == 40
+
+
+def test_workers_that_only_die_end_the_run(wink: Wink) -> None:
+    done = wink("run", "arithmetic:dying", "data.jsonl", "--workers", 2, code=1)
     assert "died one after the other without a new result, the last by exit code 9" in done.stderr
 
 
@@ -201,7 +256,7 @@ def test_workers_that_only_die_end_the_run(place: Path) -> None:
     ],
 )
 def test_however_it_ends_its_workers_end_and_nothing_is_lost(
-    place: Path, how: signal.Signals
+    place: Path, wink: Wink, how: signal.Signals
 ) -> None:
     sums(200).save(place / "data.jsonl")
     arguments = ("run", "arithmetic:slowly", "data.jsonl", "--workers", 2, "--run", "stopped")
@@ -214,6 +269,6 @@ def test_however_it_ends_its_workers_end_and_nothing_is_lost(
         code = first.wait(30)
     assert code == (-how if how is signal.SIGKILL else 128 + how)
     eventually(lambda: not any(alive(pid) for pid in worker_pids(place)), within=30)
-    done = wink(place, "run", "arithmetic:quick", "data.jsonl", "--run", "stopped", "--json")
+    done = wink("run", "arithmetic:quick", "data.jsonl", "--run", "stopped", "--json")
     summary = json.loads(done.stdout)
     assert (summary["total"], summary["passed"]) == (200, 180)

@@ -1,5 +1,6 @@
 """Collecting: each sample once, nothing lost, whoever dies."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -125,6 +126,47 @@ def test_whatever_interrupts_it_gives_the_results_back() -> None:
     with pytest.raises(KeyboardInterrupt):
         collect_results(box, expected_count=2, timeout_seconds=5, progress=impatient)
     assert box.stats().pending == 1
+
+
+def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    collect_results(results_of(result("a")), expected_count=1, timeout_seconds=5)
+    assert "1/1" in sys.stderr.getvalue()
+
+
+class Foreign:
+    """A mailbox of somebody else's: all that a collector needs, and no batches of leases."""
+
+    def __init__(self, box: Any) -> None:
+        self.name, self.limits = box.name, box.limits
+        self.receive = box.receive
+        self.acknowledge_batch = box.acknowledge_batch
+
+
+def test_any_mailbox_will_do() -> None:
+    box = results_of(result("a"))
+    foreign: Any = Foreign(box)
+    assert not collect_results(foreign, expected_count=2, timeout_seconds=0).complete
+    assert box.stats().pending == 1
+    assert collect_results(foreign, expected_count=1, timeout_seconds=5).complete
+    assert box.approximate_count() == 0
+
+
+def test_results_that_cannot_be_removed_are_reported_all_the_same() -> None:
+    box: FakeMailbox[Any, Any] = FakeMailbox("results")
+    box.send(result("a"))
+
+    def cut(report: EvalReport) -> None:
+        box.set_connection_error(MailboxConnectionError("down"))
+
+    report = collect_results(box, expected_count=1, timeout_seconds=5, save=cut)
+    assert report.complete
+    box.set_connection_error(None)
+    assert box.approximate_count() == 1
 
 
 def test_progress_is_told() -> None:

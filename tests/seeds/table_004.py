@@ -271,7 +271,7 @@ def check_health(ns: Names) -> None:
 
 def group(stage: Stage) -> Names:
     """A group whose health server takes any port, and which is told to end when it runs."""
-    from weakincentives import runtime
+    from weakincentives import evals, runtime
 
     def handle(found: Any) -> None:
         stage.background(lambda: stage.namespace["group"].shutdown(timeout=20))
@@ -286,10 +286,8 @@ def group(stage: Stage) -> Names:
     dead = names["dead_letters"]
     found = letter()
     dead.send(names["DeadLetter"](**{**vars(found), "first_received_at": found.dead_lettered_at}))
-    one, other = (
-        names["MyMainLoop"](adapter=names["adapter"], requests=Box(name=name))
-        for name in ("main", "eval")
-    )
+    one = names["MyMainLoop"](adapter=names["adapter"], requests=Box(name="main"))
+    other = evals.EvalLoop(loop=one, evaluator=evals.exact_match, requests=Box(name="eval"))
     return {**names, "alert_handler": handle, "main_loop": one, "eval_loop": other}
 
 

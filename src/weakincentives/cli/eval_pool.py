@@ -1,5 +1,6 @@
 """The workers of one evaluation: processes that end with it, however it ends."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from weakincentives.runtime.mailbox.backend import Backend
 
 __all__ = ["Pool", "WorkersDiedError", "load_loop", "pool_for"]
 
+URL_VARIABLE = "WINK_URL"
 GRACE = 10.0
 # A sample that kills its worker must not keep the machine busy starting new ones.
 DEATHS_WITHOUT_NEWS = 5
@@ -59,7 +61,7 @@ def pool_for(
     """Return processes, or threads where the requests are in the memory of this process."""
     if isinstance(loop.requests, InMemoryMailbox):
         return ThreadPool(loop, workers, lease)
-    return ProcessPool([target, url, str(lease)], workers)
+    return ProcessPool(target, url, workers, lease)
 
 
 class ThreadPool:
@@ -101,8 +103,10 @@ class ProcessPool:
     then lets them finish.
     """
 
-    def __init__(self, arguments: list[str], workers: int) -> None:
-        self._command = [sys.executable, "-m", __name__, *arguments]
+    def __init__(self, target: str, url: str, workers: int, lease: float) -> None:
+        self._command = [sys.executable, "-m", __name__, target, str(lease)]
+        # Not as an argument: a URL may hold a password, and everybody sees arguments.
+        self._environment = {**os.environ, URL_VARIABLE: url}
         self._count = workers
         self._workers: list[subprocess.Popen[bytes]] = []
         self._deaths = 0
@@ -137,6 +141,7 @@ class ProcessPool:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            env=self._environment,
         )
 
     def __enter__(self) -> Self:
@@ -177,4 +182,4 @@ def serve(target: str, url: str, lease: float) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    serve(sys.argv[1], os.environ[URL_VARIABLE], float(sys.argv[2]))

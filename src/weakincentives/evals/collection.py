@@ -81,8 +81,8 @@ def collect_results(
             f"pass expected_count, a whole number, or dataset: how many results are there to be? "
             f"(expected_count is {expected_count!r})"
         )
-    limits = results.limits
-    limits.wait(timeout_seconds if limits.fractions else 0)
+    if not timeout_seconds >= 0:
+        raise InvalidParameterError(f"timeout_seconds must be 0 or more, not {timeout_seconds!r}")
     bind(results, EvalResult, None)
     collection = Collection(results, run_id, dataset)
     try:

@@ -61,12 +61,13 @@ class Queue:
     def put(self, messages: Sequence[Outgoing]) -> Call:
         """Add the messages, all or none; known ids are left as they are."""
         replicas = self._min_replicas
-        options = ""
-        if any(message.delay or message.given for message in messages):
-            options = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
-        arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0, options]
-        for message in messages:
-            arguments += (message.id, message.payload)
+        arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0, b""]
+        special = False
+        for id, payload, delay, given in messages:
+            arguments += (id, payload)
+            special = special or given or delay > 0
+        if special:
+            arguments[2] = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
         then = pack(b"WAIT", replicas, milliseconds(REPLICATION_SECONDS)) if replicas else None
         return Call(self._put, arguments, then=then)
 
