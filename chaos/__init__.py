@@ -1,0 +1,1 @@
+"""Faults on purpose, histories of what the clients saw, and checkers that judge them."""

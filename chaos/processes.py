@@ -1,0 +1,115 @@
+"""Child processes to be killed, stopped and continued; each starts in milliseconds.
+
+They are forked from a server that has imported everything and holds no connection, and end with
+the process that asked for them.
+"""
+
+import atexit
+import importlib
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.process
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Child", "faketime_library"]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["chaos.roles", "chaos.stage"])
+_children: set["Child"] = set()
+
+FAKETIME = "WINK_FAKETIME"
+_FAKETIME_PLACES = (
+    "/usr/lib/*/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+    "/usr/local/lib/faketime/libfaketimeMT.so.1",
+)
+
+
+class Child:
+    """A process that runs a function of `chaos.roles`."""
+
+    def __init__(self, role: Callable[..., object], name: str, *args: Any, plant: str = "") -> None:
+        self.name = name
+        self._process = _context.Process(target=_run, args=(role, args, plant), daemon=True)
+        self._process.start()
+        _children.add(self)
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.exitcode
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL; works on stopped ones too."""
+        self.signal(signal.SIGKILL)
+        self.join(10)
+        _children.discard(self)
+
+    def stop(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for its end; False if it has not come."""
+        self._process.join(timeout)
+        if self._process.is_alive():
+            return False
+        _children.discard(self)
+        return True
+
+
+def _run(role: Callable[..., object], args: tuple[Any, ...], plant: str = "") -> None:
+    # Ctrl-C in the terminal is for the runner, which then ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.process.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    if plant:
+        importlib.import_module("chaos.planted").plant(plant)
+    role(*args)
+
+
+def _end_all() -> None:
+    for child in list(_children):
+        child.kill()
+
+
+atexit.register(_end_all)
+
+
+def faketime_library() -> Path | None:
+    """Return libfaketime, if it can be had: WINK_FAKETIME names it, or it is installed."""
+    if named := os.environ.get(FAKETIME):
+        return Path(named)
+    for pattern in _FAKETIME_PLACES:
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            return path
+    return None
