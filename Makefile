@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check lint types layers format bench stress verify clean
+.PHONY: help demo test test-full check lint types layers format bench stress chaos verify clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ bench: $(READY) ## Measure the budgets, each beside its reference in the same ru
 
 stress: $(READY) ## A million messages through eight threads, nothing lost, nothing twice
 	$(BIN)/python -m benchmarks.stress
+
+chaos: $(READY) ## Try to break it for half an hour, and write docs/reliability.md anew
+	$(BIN)/python -m chaos --scale full --json chaos-results.json
+	$(BIN)/python -m chaos.report
 
 verify: $(READY) ## Check the formal model with TLC, and that it finds every planted bug (needs Java)
 	$(BIN)/python formal/verify.py

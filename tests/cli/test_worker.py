@@ -114,6 +114,20 @@ def _signalled(process: "subprocess.Popen[str]") -> bool:
     return process.poll() is not None
 
 
+def test_a_signal_while_the_loop_is_made_ends_it_cleanly(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "slow_to_make.py").write_text(
+        "import time\nfrom pathlib import Path\nimport shop\n"
+        "def make(backend):\n"
+        "    Path('making').touch()\n"
+        "    time.sleep(1)\n"
+        "    return shop.make(backend)\n"
+    )
+    process = start("slow_to_make:make")
+    eventually((tmp_path / "making").exists, within=30)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+
+
 def test_a_crashed_loop_ends_the_process_with_its_error(start: Start) -> None:
     process = start("shop:crash")
     _, err = process.communicate(timeout=30)

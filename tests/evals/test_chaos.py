@@ -13,6 +13,7 @@ from tests.services import redis_url
 from tests.support.waiting import eventually
 from weakincentives.cli.eval_pool import ProcessPool
 from weakincentives.evals import collect_results, submit_dataset
+from weakincentives.ids import new_id
 
 __all__ = ["redis_url"]
 
@@ -26,10 +27,10 @@ def survived(url: str, count: int, kills: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(ROOT)  # where worker processes find tests.evals.loops
     dataset, rng = sums(count), random.Random(count)
     moments = sorted(rng.sample(range(count // 20, count - count // 20), kills))
-    killed = 0
+    killed, run = 0, f"run-{new_id()}"
     with weakincentives.connect(url) as backend:
-        requests, results = backend.mailbox(QUEUE), backend.mailbox("run")
-        submit_dataset(dataset, requests, reply_to=results, run_id="run")
+        requests, results = backend.mailbox(QUEUE), backend.mailbox(run)
+        submit_dataset(dataset, requests, reply_to=results, run_id=run)
         pool = ProcessPool("tests.evals.loops:trivial", url, WORKERS, LEASE)
 
         def finished() -> bool:
@@ -45,7 +46,7 @@ def survived(url: str, count: int, kills: int, monkeypatch: pytest.MonkeyPatch) 
             eventually(finished, within=60 + count / 50)
         assert killed == kills
         assert results.approximate_count() == count, "none is missing, none is there twice"
-        report = collect_results(results, dataset=dataset, run_id="run", timeout_seconds=60)
+        report = collect_results(results, dataset=dataset, run_id=run, timeout_seconds=60)
         assert [one.sample_id for one in report.results] == [one.id for one in dataset]
         assert report.pass_rate == 1.0
         assert results.approximate_count() == 0
@@ -76,7 +77,4 @@ def url_of(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if backend == "sqlite":
         return f"sqlite:///{tmp_path}/evals.db"
     url: str = request.getfixturevalue("redis_url")
-    with weakincentives.connect(url) as place:
-        for queue in (QUEUE, "run"):
-            place.mailbox(queue).purge()
     return url

@@ -12,14 +12,18 @@ import pytest
 
 import weakincentives
 from tests.evals.loops import bodies, eval_loop, result, sums
+from tests.services import redis_url
 from tests.support.waiting import eventually
 from weakincentives.evals import EvalReport, EvalResult, collect_results, submit_dataset
+from weakincentives.ids import new_id
 from weakincentives.runtime import (
     FakeMailbox,
     InMemoryMailbox,
     InvalidParameterError,
     MailboxConnectionError,
 )
+
+__all__ = ["redis_url"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +89,12 @@ def test_without_a_run_everything_is_counted() -> None:
     box = results_of(result("a", run_id="one"), result("a", run_id="two"))
     report = collect_results(box, expected_count=2, timeout_seconds=5)
     assert (report.total_samples, report.run_id) == (2, None)
+
+
+def test_with_a_data_set_a_sample_counts_once_in_all_runs() -> None:
+    box = results_of(*(result("sum-0", run_id=run) for run in ("one", "two")))
+    report = collect_results(box, dataset=sums(2), timeout_seconds=0)
+    assert (ids(report), report.missing) == (["sum-0"], ("sum-1",))
 
 
 def test_what_is_no_mailbox_of_results_yet_becomes_one() -> None:
@@ -220,21 +230,22 @@ def test_leases_are_kept_while_it_waits(tmp_path: Path, monkeypatch: pytest.Monk
     with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
         box = backend.mailbox("results")
         box.send(result("a"))
-        other = backend.mailbox("results")
-        stolen: list[Any] = []
-
-        def steal(done: int, expected: int) -> None:
-            if done:
-                stolen.extend(other.receive())
-
-        report = collect_results(box, expected_count=2, timeout_seconds=2, progress=steal)
+        report = collect_results(box, expected_count=2, timeout_seconds=2)
         assert ids(report) == ["a"]
-        assert stolen == []
+        (message,) = box.receive()
+        assert message.delivery_count == 2, "it was received once, and is now"
 
 
-def test_a_run_submitted_twice_is_one_run(tmp_path: Path) -> None:
-    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
-        requests, results = backend.mailbox("requests"), backend.mailbox("run")
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+def test_a_run_submitted_twice_is_one_run(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/evals.db"
+    with weakincentives.connect(url) as backend:
+        requests, results = backend.mailbox(f"requests-{new_id()}"), backend.mailbox("run")
         run = submit_dataset(sums(250), requests, reply_to=results)
         assert submit_dataset(sums(250), requests, reply_to=results, run_id=run) == run
         assert requests.approximate_count() == 250

@@ -10,6 +10,18 @@ from weakincentives import Backend, connect
 from weakincentives.clock import Clock, SystemClock
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
+from weakincentives.evals import (
+    Dataset,
+    EvalLoop,
+    EvalReport,
+    EvalRequest,
+    EvalResult,
+    Evaluator,
+    collect_results,
+    exact_match,
+    submit_dataset,
+)
+from weakincentives.runtime import MainLoop
 from weakincentives.runtime.mailbox import (
     Capabilities,
     CollectingMailbox,
@@ -295,3 +307,18 @@ def awaits(call: Callable[[Mailbox[Order, Receipt]], Awaitable[None]]) -> None:
 
 
 awaits(consume_async)
+
+
+def evaluate(
+    loop: MainLoop[Order, Receipt],
+    requests: Mailbox[EvalRequest[Order, Receipt], EvalResult],
+    results: Mailbox[EvalResult, None],
+) -> None:
+    dataset = Dataset.load("orders.jsonl", Order, Receipt)
+    assert_type(dataset, Dataset[Order, Receipt])
+    assert_type(dataset[0].expected, Receipt)
+    evaluator: Evaluator[Receipt, Receipt] = exact_match
+    eval_loop = EvalLoop(loop=loop, evaluator=evaluator, requests=requests)
+    assert_type(eval_loop, EvalLoop[Order, Receipt, Receipt])
+    run = submit_dataset(dataset, requests, reply_to=results)
+    assert_type(collect_results(results, dataset=dataset, run_id=run), EvalReport)

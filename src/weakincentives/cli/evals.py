@@ -60,7 +60,10 @@ MinPassRate = Annotated[
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds until it ends with what is there.")]
 RunOption = Annotated[
-    str | None, typer.Option("--run", help="The run's id, to resume one.", metavar="ID")
+    str | None,
+    typer.Option(
+        "--run", help="The run's id; that of one that was cut off resumes it.", metavar="ID"
+    ),
 ]
 
 

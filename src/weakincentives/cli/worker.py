@@ -4,6 +4,8 @@ import importlib
 import inspect
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ import typer
 
 import weakincentives
 from weakincentives.cli.queues import DEFAULT_URL, UrlOption
-from weakincentives.runtime import InvalidParameterError, LoopGroup, Runnable
+from weakincentives.runtime import InvalidParameterError, LoopGroup, Runnable, ShutdownCoordinator
 
 __all__ = ["UNFINISHED", "load", "register"]
 
@@ -52,7 +54,7 @@ def worker(
     jobs unfinished (they were given back), 86 the watchdog found a loop that hangs.
     """
     _configure_logging()
-    with weakincentives.connect(url) as backend:
+    with _signals_heard(), weakincentives.connect(url) as backend:
         loop = load(target, backend)
         group = LoopGroup(
             [loop],
@@ -64,6 +66,16 @@ def worker(
         group.run(visibility_timeout=visibility, wait_time_seconds=wait)
         if not group.drained:
             raise typer.Exit(UNFINISHED)
+
+
+@contextmanager
+def _signals_heard() -> Iterator[None]:
+    """Hear a signal that comes while the loop is still being made: it then ends as it begins."""
+    coordinator = ShutdownCoordinator.install()
+    try:
+        yield
+    finally:
+        coordinator.uninstall()
 
 
 def load(target: str, backend: Any) -> Runnable:

@@ -194,7 +194,7 @@ class Collection:
             if again is not None:
                 again.release()
             self._held[message.id] = self._extender.hold(message)
-            key = (result.run_id, result.sample_id)
+            key = (result.run_id if self._order is None else "", result.sample_id)
             known = self._results.get(key)
             # A dead letter that was replayed may turn an error into a result.
             if known is None or (known.error is not None and result.error is None):

@@ -17,6 +17,8 @@ __all__ = ["Dataset", "DatasetError", "Sample", "write_whole"]
 
 InputT = TypeVar("InputT", default=Any)
 ExpectedT = TypeVar("ExpectedT", default=Any)
+I = TypeVar("I")  # noqa: E741 - beside E
+E = TypeVar("E")
 
 # A sample travels as one message, and larger ones fit into no mailbox.
 MAX_LINE = 1024 * 1024
@@ -58,21 +60,31 @@ class Dataset(Generic[InputT, ExpectedT]):
                 raise DatasetError(f"two samples have the id {sample.id!r:.100}")
             seen.add(sample.id)
 
+    @overload
     @staticmethod
     def load(
-        path: str | os.PathLike[str],
-        input_type: type[InputT] | Any = Any,
-        expected_type: type[ExpectedT] | Any = Any,
-    ) -> "Dataset[InputT, ExpectedT]":
+        path: str | os.PathLike[str], input_type: type[I], expected_type: type[E]
+    ) -> "Dataset[I, E]": ...
+
+    @overload
+    @staticmethod
+    def load(
+        path: str | os.PathLike[str], input_type: Any = Any, expected_type: Any = Any
+    ) -> "Dataset[Any, Any]": ...
+
+    @staticmethod
+    def load(
+        path: str | os.PathLike[str], input_type: Any = Any, expected_type: Any = Any
+    ) -> "Dataset[Any, Any]":
         """Read a file with one JSON object a line: ``id``, ``input``, ``expected``, ``tags``.
 
         An error names the file, the line and the field.
         """
         try:
-            codec = Codec(Sample[input_type, expected_type])  # type: ignore[valid-type]
+            codec = Codec(Sample[input_type, expected_type])
         except SerdeError as error:
             raise DatasetError(f"input_type or expected_type: {error}") from error
-        samples: list[Sample[InputT, ExpectedT]] = []
+        samples: list[Sample[Any, Any]] = []
         lines: dict[str, int] = {}
         for number, line in _lines(Path(path)):
             sample = _read(codec, line, f"{path}, line {number}")

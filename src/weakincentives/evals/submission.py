@@ -24,7 +24,8 @@ def submit_dataset(
 
     Cut off in the middle, it can be repeated with the same ``run_id``: a sample that is still
     queued, or was sent within the last five minutes, is not sent twice (on SQS it is, and its
-    second result is not counted). Told none, the run gets an id of its own.
+    second result is not counted). For that reason an id is for one run only. Told none, the run
+    gets an id of its own.
     """
     run = run_id if run_id is not None else new_id()
     size = min(BATCH, requests.limits.max_send_batch)

@@ -70,6 +70,11 @@ class Heartbeat:
         self.beat()
         self._missed = type(error).__name__
 
+    @property
+    def reaches(self) -> bool:
+        """Whether the mailbox was reached at the last look."""
+        return self._looked is not None and self._missed is None
+
     def trouble(self, within: float) -> str | None:
         """Return why the loop is not ready, or None if it has reached its mailbox lately.
 

@@ -241,7 +241,8 @@ class Worker(Generic[T, R]):
         return self._take(_unacknowledged(finished), run)
 
     def _take(self, done: list[Job], run: Run, first: Callable[[], object] | None = None) -> Any:
-        if self._turn.acquire(blocking=False):
+        # A probe wants to hear at once that the mailbox is reached, not after a long poll.
+        if self.heartbeat.reaches and self._turn.acquire(blocking=False):
             try:
                 return self._look(done, run, run.wait, first)
             finally:

@@ -77,6 +77,7 @@ class Notes:
 def make_worker(backend: Backend) -> Worker[Job, Answer]:
     """Serve the demo's queue; ``wink worker`` calls this in each process."""
     notes = Notes(Path(os.environ[NOTES_VARIABLE]))
+    notes.write(f"up-{os.getpid()}", "")
     jobs = backend.mailbox(JOBS, body_type=Job, reply_type=Answer)
     dead_letters = backend.mailbox(DEAD_LETTERS)
     return Worker(

@@ -99,6 +99,10 @@ class Pool:
                 log = (self.notes.directory / "workers.log").read_text(errors="replace")
                 raise DemoError(f"a worker ended with {process.returncode}: {log[-2000:]}")
 
+    def up(self) -> bool:
+        """Whether every worker has come far enough to hear a signal."""
+        return all(self.notes.read(f"up-{p.pid}") is not None for p in self._processes)
+
     def stop(self) -> list[int]:
         """Send SIGTERM to all and return their exit codes."""
         for process in self._processes:
@@ -156,6 +160,7 @@ class Demo:
 
         self._until(lambda: len({a.number for a in self._got}) == len(self._sent), "all answers")
         self._until(lambda: self._jobs.approximate_count() == 0, "the queue to be empty")
+        self._until(self._pool.up, "the last worker to be up")
         return Facts(
             sent=self._sent,
             answers=[*self._got, *self._collect(0)],
