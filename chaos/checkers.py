@@ -252,9 +252,7 @@ def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
     A send whose answer was lost is repeated. If the message was consumed in between, it lives
     twice. Each first delivery begins a life; a message that was not sent again has but one.
     """
-    resent = {
-        op.id for op in ops if op.op == "resend" or (op.op == "send" and op.outcome == "unknown")
-    }
+    resent = {op.id for op in ops if op.op == "resend"}
     life: dict[str, int] = defaultdict(int)
     by_handle: dict[str, str] = {}
     told = []

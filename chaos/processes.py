@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.servers.process import _reaper as reaper
+
 __all__ = ["Child", "faketime_library"]
 
 _context = multiprocessing.get_context("forkserver")
@@ -38,6 +40,8 @@ class Child:
         self.name = name
         self._process = _context.Process(target=_run, args=(role, args, plant), daemon=True)
         self._process.start()
+        # Also a stopped one must not outlive a runner that was killed itself.
+        reaper.watch(self.pid)
         _children.add(self)
 
     @property
@@ -59,9 +63,9 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL; works on stopped ones too."""
-        self.signal(signal.SIGKILL)
-        self.join(10)
-        _children.discard(self)
+        if self in _children:
+            self.signal(signal.SIGKILL)
+            self.join(10)
 
     def stop(self) -> None:
         self.signal(signal.SIGSTOP)
@@ -77,13 +81,16 @@ class Child:
         self._process.join(timeout)
         if self._process.is_alive():
             return False
-        _children.discard(self)
+        if self in _children:
+            _children.discard(self)
+            reaper.forget(self.pid)
         return True
 
 
 def _run(role: Callable[..., object], args: tuple[Any, ...], plant: str = "") -> None:
-    # Ctrl-C in the terminal is for the runner, which then ends its children.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in the terminal is for the runner, which then ends its children; the reaper, if the
+    # runner was killed, ends groups of processes.
+    os.setsid()
     parent = multiprocessing.process.parent_process()
     assert parent is not None
 

@@ -44,15 +44,21 @@ def handle(body: Any) -> Any:
 
 
 def hold_the_interpreter(seconds: float) -> None:
-    """Let no other thread run: a regular expression keeps the interpreter's lock."""
-    length, took = 18, 0.0
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if took and took * 2 < left:
-            length += 1
-        began = time.monotonic()
-        re.match(r"(a+)+$", "a" * length + "b")
-        took = time.monotonic() - began
+    """Let no other thread run: a regular expression keeps the interpreter's lock to its end."""
+    length, took = 12, 0.0
+    while took < 0.02:
+        length += 1
+        took = _matched(length)
+    # Each character doubles the time; the last match must be one piece, and long enough.
+    while took < seconds * 1.5:
+        length, took = length + 1, took * 2
+    _matched(length)
+
+
+def _matched(length: int) -> float:
+    began = time.monotonic()
+    re.match(r"(a+)+$", "a" * length + "b")
+    return time.monotonic() - began
 
 
 def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> None:

@@ -55,7 +55,7 @@ def interpreter_stall(stage: Stage):
     first, second = (stage.child(roles.serve, LEASE / 2) for _ in range(2))
     for _trial in range(stage.trials):
         box.send({"stall": LEASE * 1.2})
-    eventually(lambda: _delivered_again(stage) >= stage.trials, 60, "redelivery")
+    eventually(lambda: _delivered_again(stage) >= stage.trials, 30 + 5 * stage.trials, "redelivery")
     first.kill()
     second.kill()
     stage.drain(lease=5)

@@ -5,6 +5,7 @@ Tells its parent what it has reached, a word a line, on standard output.
 
 import faulthandler
 import logging
+import signal
 import sys
 import threading
 import time
@@ -54,6 +55,23 @@ def ready_then_said(group):
 
 def idle():
     ready_then_said(LoopGroup([saying(), loop()])).run(wait_time_seconds=20)
+    say("drained")
+
+
+def signalled_past_the_main_thread():
+    """The system hands the signal to a thread that does not hear it for Python."""
+    group = LoopGroup([saying()])
+
+    def strike():
+        while not group.ready().ok:
+            time.sleep(0.005)
+        time.sleep(0.2)  # by now the main thread waits, and nothing else will wake it
+        say("ready")
+        sys.stdin.readline()
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    threading.Thread(target=strike, daemon=True).start()
+    group.run(wait_time_seconds=20)
     say("drained")
 
 

@@ -63,6 +63,17 @@ def start():
         child.process.communicate()
 
 
+def test_a_signal_is_heard_that_did_not_interrupt_the_main_thread(start):
+    child = start("signalled_past_the_main_thread")
+    child.hear("ready")
+    child.sent = time.monotonic()
+    child.process.stdin.write("now\n")
+    child.process.stdin.flush()
+    code, said, _, seconds = child.end()
+    assert (code, said) == (0, ["told", "drained"])
+    assert seconds < 3 * 1.0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_group_ends_within_a_second_in_its_long_poll(start, number):
     child = start("idle")

@@ -15,7 +15,7 @@ from .mailbox.errors import InvalidParameterError
 from .mailbox.limits import check_positive
 from .members import Ended, Member, Runnable, members_of
 from .probes import DeadLetterDepths, Report, liveness, readiness
-from .shutdown import ShutdownCoordinator
+from .shutdown import HEARING, ShutdownCoordinator
 from .watchdog import Watchdog
 
 __all__ = ["LoopGroup", "Runnable"]
@@ -219,7 +219,12 @@ class LoopGroup:
     def _serve(self) -> float:
         """Wait for a reason to stop and return the seconds left for it."""
         while not self.drained:
-            news = self._news.get()
+            try:
+                # Bounded, so that Python looks for signals now and then: one that arrives while
+                # this thread is about to wait, or in another thread, does not end the wait.
+                news = self._news.get(timeout=HEARING)
+            except Empty:
+                continue
             if isinstance(news, Stop):
                 return news.timeout
             if self._note(news.member):

@@ -1,9 +1,11 @@
 """Signals, made harmless: a handler sets a flag, a thread of its own does the rest."""
 
 import logging
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from types import FrameType
@@ -14,6 +16,9 @@ from weakincentives.errors import WinkError
 __all__ = ["ShutdownCoordinator", "SignalsUnavailableError"]
 
 logger = logging.getLogger(__name__)
+
+HEARING = 0.5
+"""Seconds after which a signal is heard at the latest."""
 
 Callback = Callable[[], object]
 
@@ -78,7 +83,13 @@ class ShutdownCoordinator:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a signal; False if none came in time."""
-        return self._told.wait(timeout)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        # In pieces: a signal that arrives while this thread is about to wait, or in another
+        # thread, does not end the wait, and is heard after it.
+        while not self._told.wait(min(HEARING, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def register(self, callback: Callback) -> None:
         """Have ``callback`` called when a signal arrives, at once if one has."""
