@@ -6,6 +6,7 @@ the process that asked for them.
 
 import atexit
 import importlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -91,6 +92,7 @@ def _run(role: Callable[..., object], args: tuple[Any, ...], plant: str = "") ->
     # Ctrl-C in the terminal is for the runner, which then ends its children; the reaper, if the
     # runner was killed, ends groups of processes.
     os.setsid()
+    logging.disable(logging.CRITICAL)  # a scenario is nothing but trouble; its history tells it
     parent = multiprocessing.process.parent_process()
     assert parent is not None
 

@@ -1,6 +1,5 @@
 """What child processes do; each role is told where, and writes its own history."""
 
-import logging
 import os
 import random
 import re
@@ -22,7 +21,6 @@ from weakincentives.runtime.worker import WorkerConfig
 
 __all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve", "statements"]
 
-logging.disable(logging.CRITICAL)
 NOW = Backoff(base=0.01, cap=0.01)
 
 

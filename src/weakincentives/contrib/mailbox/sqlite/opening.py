@@ -116,10 +116,11 @@ def _prepare(connection: apsw.Connection, path: str, durability: str) -> None:
 
 def _version(connection: apsw.Connection, path: str) -> int:
     """Return the file's version, 0 for a new one; refuse what is not for us."""
-    application = connection.pragma("application_id")
-    version = connection.pragma("user_version")
-    if application != APPLICATION_ID:
+    with connection:  # one look: another process may be making the file right now
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+        application = connection.pragma("application_id")
+        version = connection.pragma("user_version")
+    if application != APPLICATION_ID:
         if application or version or tables:
             raise MailboxConnectionError(
                 f"{path} is a database of another program; nothing was changed, choose another file"
