@@ -135,7 +135,7 @@ def kill_between_dead_letter_and_ack(stage: Stage):
     letters = stage.drain("dead")
     dead = [letter["message_id"] for letter in letters]
     stage.violations += [f"lost: {id} has no dead letter" for id in set(ids) - set(dead)]
-    if len(dead) > 2 * len(ids):
+    if len(dead) > len(ids):
         stage.violations.append(f"{len(dead)} dead letters of {len(ids)} messages")
     stage.figures["dead letters"] = len(dead)
     return stage.verdict(dead=dead)

@@ -324,6 +324,30 @@ def test_dead_lettering_that_is_repeated_is_one_letter(box, letters):
     assert letters.stats().total == 1
 
 
+def test_a_worker_that_died_before_its_acknowledgement_leaves_one_letter(letters):
+    box = FakeMailbox("jobs")
+    box.send(Order("tea"))
+    worker = Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1), config=UNKEPT)
+    for delivery in (1, 2):  # the first worker dies, the message comes back to the second
+        (message,) = box.receive(visibility_timeout=30)
+        assert message.delivery_count == delivery
+        assert worker._settler.fail(worker_job(worker, message), ValueError("no"))
+        box.advance(31)
+    assert letters.stats().total == 1
+
+
+def test_an_id_that_is_used_again_gets_a_letter_of_its_own(letters):
+    box = FakeMailbox("jobs")
+    worker = Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1), config=UNKEPT)
+    for _ in range(2):
+        box.send(Order("tea"), message_id="order-7")
+        (message,) = box.receive()
+        assert worker._settler.fail(worker_job(worker, message), ValueError("no"))
+        message.acknowledge()
+        box.advance(301)
+    assert letters.stats().total == 2
+
+
 def worker_job(worker, message):
     from weakincentives.runtime.source import Job
 

@@ -60,9 +60,15 @@ class DeadLetter(Generic[T]):
     """What the sender had attached."""
 
 
-def letter_id(source: str, message_id: str, delivery_count: int) -> str:
-    """Return the dead letter's own id: the same if dead-lettering is repeated after a crash."""
-    return derived_id("dead-letter", source, message_id, str(delivery_count))
+def letter_id(source: str, message: Any) -> str:
+    """Return the dead letter's own id: the same if dead-lettering is repeated after a crash.
+
+    Not of the delivery count: a worker that dies between the letter and the acknowledgement makes
+    it rise, and the next one would write a second letter. Of the time of sending: an id that its
+    sender uses again is another message, with a letter of its own.
+    """
+    sent = getattr(message, "enqueued_at", None)
+    return derived_id("dead-letter", source, message.id, "" if sent is None else sent.isoformat())
 
 
 def letter_for(

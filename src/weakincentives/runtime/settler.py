@@ -279,7 +279,7 @@ class Settler:
     def _dead_letter(self, job: Job, error: BaseException) -> bool:
         dlq, message, source = self._terms.dlq, job.message, self._source.name
         assert dlq is not None
-        id = letter_id(source, message.id, job.deliveries)
+        id = letter_id(source, message)
 
         def send(with_stack: bool = True) -> None:
             letter = letter_for(
