@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# More than one for each of two cores: many tests wait for leases and servers rather than compute.
+WORKERS ?= 4
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full check lint types layers format bench stress chaos verify clean
 
@@ -22,11 +25,11 @@ demo: $(READY) ## Run the main job on the embedded default: workers, a crash, a 
 	@$(BIN)/wink demo
 
 test: $(READY) check ## Lint, types, layers and the tests, in under ten minutes
-	$(BIN)/python -m pytest -n auto -m "not full" --cov --cov-report= tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not full" --cov --cov-report= tests
 	$(BIN)/python -m coverage report --fail-under=95
 
 test-full: $(READY) ## The big matrices and long runs as well
-	$(BIN)/python -m pytest -n auto -m full tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m full tests
 
 check: lint types layers ## Lint, types and layers
 
