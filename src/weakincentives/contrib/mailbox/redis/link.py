@@ -90,7 +90,7 @@ class Link:
             return drive(self.call(slot, call))
         connection = held.connection
         try:
-            connection.send_packed_command([call.packed(as_text=False, repeated=False)])
+            connection.send_packed_command([call.packed()])
             answer = connection.read_response()
         except ResponseError:
             self._park(node, held)
@@ -167,7 +167,7 @@ class Link:
         try:
             if monotonic() - node.checked > RECHECK:
                 yield from self._check(node, held)
-            packed = call.packed(as_text=tries.as_text, repeated=tries.repeated)
+            packed = call.packed_again(as_text=tries.as_text, repeated=tries.repeated)
             answers: list[Any] | None
             if tries.block is not None:
                 answers = yield from self._block(node, held, tries.block, packed, tries)

@@ -11,7 +11,7 @@ from weakincentives.runtime.mailbox.reply_table import ReplyRow, ReplyState
 
 from .calls import Block, Call, Outcome
 from .link import Link, link_of
-from .packing import head, pack
+from .packing import Head, pack
 from .queue import milliseconds
 from .scripts import script
 from .topology import slot_of
@@ -111,7 +111,7 @@ class RedisReplyTable:
             if len(found) >= limit:
                 break
             key = _tag(number) + b":expiry"
-            call = Call(head(EXPIRED, key), (limit - len(found),))
+            call = Call(Head(EXPIRED, key), (limit - len(found),))
             outcome: Outcome = yield from self._link.call(slot_of(key), call)
             found += (id.decode() for id in outcome.answer)
         return found
@@ -171,7 +171,7 @@ def _keys(id: str) -> tuple[bytes, bytes, bytes]:
 
 
 def _call(step: str, id: str, *value: Any) -> Call:
-    return Call(head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
+    return Call(Head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
 
 
 def _as_row(id: str, answer: Any) -> ReplyRow | None:
