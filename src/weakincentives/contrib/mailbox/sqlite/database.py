@@ -309,9 +309,9 @@ class Transaction:
         assert writer is not None
         news: list[tuple[Key, int]] = []
         try:
-            if isinstance(error, apsw.Error):
-                raise database._failed(error, writer) from error
             if error is not None:
+                if isinstance(error, apsw.Error):
+                    raise database._failed(error, writer) from error
                 database._doomed = error
             if database._depth == 1:
                 news = self._finish(writer, error)
@@ -321,7 +321,8 @@ class Transaction:
                 database._owner = 0
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
-                database._doomed, database._news = None, []
+                if database._news or database._doomed is not None:
+                    database._doomed, database._news = None, []
             database._lock.release()
         for key, times in news:
             database.wake.notify(key, times)
