@@ -47,7 +47,7 @@ class Block(NamedTuple):
 
     command: bytes
     seconds: float
-    interrupt: Interrupt
+    interrupt: Interrupt | None = None
     timed: bool = False
     """Ask the server for its time first, to tell later when the script ran."""
 

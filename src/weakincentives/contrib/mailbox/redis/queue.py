@@ -77,6 +77,12 @@ class Queue:
             settings = self._put_settings
         return Call(self._put, arguments, settings, None, self._wait)
 
+    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float) -> Call:
+        """Add a message, and the pending reply to it."""
+        call = self.put((message,))
+        head = Head(self._put.script, *self._put.keys, *keys)
+        return call._replace(head=head, arguments=(*call.arguments, id, milliseconds(ttl)))
+
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> None:
         """Raise if there was no room, or too few replicas have the messages."""
         if outcome.answer < 0:
