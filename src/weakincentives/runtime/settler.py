@@ -45,7 +45,7 @@ from .source import NOTHING, Job, Source
 from .terms import Failure, Terms
 
 if TYPE_CHECKING:
-    pass
+    from .dlq import DLQPolicy
 
 __all__ = ["Settler"]
 
@@ -69,8 +69,8 @@ class Settler:
         self, job: Job, call: Callable[[Any], Any], working: AbstractContextManager[None]
     ) -> bool:
         """Run a job. True if it is to be acknowledged, once its answer, if any, is sent."""
-        message = job.message
-        if self._unread(job):
+        message, told = job.message, self._terms.dispatcher is not None
+        if self._terms.dlq is not None and self._unread(job, self._terms.dlq):
             return self.fail(
                 job,
                 RepeatedCrashError(
@@ -90,7 +90,8 @@ class Settler:
         started = time.monotonic()
         try:
             job.body = self._read(job)
-            self.publish(JobStarted, message.id, job.deliveries)
+            if told:
+                self.publish(JobStarted, message.id, job.deliveries)
             with running_under(job.lease), working:
                 result = call(job.body)
         except (KeyboardInterrupt, GeneratorExit):
@@ -101,7 +102,8 @@ class Settler:
             return self.fail(job, error)
         if job.lease.lost:
             return self.abandon(job)
-        self.publish(JobFinished, message.id, time.monotonic() - started)
+        if told:
+            self.publish(JobFinished, message.id, time.monotonic() - started)
         if job.via is not None:
             job.answer = result
         return True
@@ -225,10 +227,8 @@ class Settler:
         if self._terms.dispatcher is not None:
             self._terms.dispatcher.dispatch(event(self._source.name, *facts))
 
-    def _unread(self, job: Job) -> bool:
-        dlq, message = self._terms.dlq, job.message
-        if dlq is None:
-            return False
+    def _unread(self, job: Job, dlq: "DLQPolicy[Any, Any]") -> bool:
+        message = job.message
         nacks = getattr(message, "nack_count", None) if self._source.counts_nacks else None
         thresholds = Thresholds(
             dlq.max_delivery_count, dlq.absolute_max_delivery_count, bool(dlq.exclude_errors)
@@ -244,8 +244,7 @@ class Settler:
     def _wanted(self, job: Job) -> bool:
         """Find out how the sender can be told; False if nobody waits for the reply any more."""
         job.via = self._way_back(job.message)
-        channel = job.message.reply_channel if job.via == "channel" else None
-        return channel is None or bool(channel.is_open())
+        return job.via != "channel" or bool(job.message.reply_channel.is_open())
 
     def _way_back(self, message: Any) -> str | None:
         if type(message) is Message:

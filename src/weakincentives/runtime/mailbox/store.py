@@ -116,7 +116,7 @@ class Store(Protocol):
     steps: ClassVar[Steps]
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         ...
 
     def lease(

@@ -36,7 +36,7 @@ class RedisStore:
         self.clock: Clock = SystemClock()
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         self.queue.was_put(self._run(self.queue.put(messages)), messages)
 
     def is_beside(self, table: ReplyTable) -> bool:
@@ -119,7 +119,7 @@ class AsyncRedisStore:
         self.clock: Clock = SystemClock()
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         self.queue.was_put(await self._run(self.queue.put(messages)), messages)
 
     def is_beside(self, table: ReplyTable) -> bool:
