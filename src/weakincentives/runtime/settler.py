@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weakincentives.ids import derived_id, new_id
 from weakincentives.runtime.mailbox import (
@@ -44,9 +44,6 @@ from .settlement import (
 from .source import NOTHING, Job, Source
 from .terms import Failure, Terms
 
-if TYPE_CHECKING:
-    from .dlq import DLQPolicy
-
 __all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
@@ -69,8 +66,8 @@ class Settler:
         self, job: Job, call: Callable[[Any], Any], working: AbstractContextManager[None]
     ) -> bool:
         """Run a job. True if it is to be acknowledged, once its answer, if any, is sent."""
-        message, told = job.message, self._terms.dispatcher is not None
-        if self._terms.dlq is not None and self._unread(job, self._terms.dlq):
+        message = job.message
+        if self._unread(job):
             return self.fail(
                 job,
                 RepeatedCrashError(
@@ -90,8 +87,7 @@ class Settler:
         started = time.monotonic()
         try:
             job.body = self._read(job)
-            if told:
-                self.publish(JobStarted, message.id, job.deliveries)
+            self.publish(JobStarted, message.id, job.deliveries)
             with running_under(job.lease), working:
                 result = call(job.body)
         except (KeyboardInterrupt, GeneratorExit):
@@ -102,8 +98,7 @@ class Settler:
             return self.fail(job, error)
         if job.lease.lost:
             return self.abandon(job)
-        if told:
-            self.publish(JobFinished, message.id, time.monotonic() - started)
+        self.publish(JobFinished, message.id, time.monotonic() - started)
         if job.via is not None:
             job.answer = result
         return True
@@ -227,8 +222,10 @@ class Settler:
         if self._terms.dispatcher is not None:
             self._terms.dispatcher.dispatch(event(self._source.name, *facts))
 
-    def _unread(self, job: Job, dlq: "DLQPolicy[Any, Any]") -> bool:
-        message = job.message
+    def _unread(self, job: Job) -> bool:
+        dlq, message = self._terms.dlq, job.message
+        if dlq is None:
+            return False
         nacks = getattr(message, "nack_count", None) if self._source.counts_nacks else None
         thresholds = Thresholds(
             dlq.max_delivery_count, dlq.absolute_max_delivery_count, bool(dlq.exclude_errors)
