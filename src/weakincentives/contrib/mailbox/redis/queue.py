@@ -32,6 +32,7 @@ TIMED_LEASES = 10.0
 monotonic = SystemClock.monotonic
 
 DONE, GONE = b"12"
+ALL_DONE = (True,)
 
 
 class Queue:
@@ -169,9 +170,13 @@ class Queue:
         return self._done(outcome.answer, handles)
 
     def _done(self, answers: bytes, handles: Sequence[str]) -> Sequence[bool]:
+        deadlines = self._deadlines
+        if answers == b"1":  # most often: one handle, and all is well
+            deadlines.pop(handles[0], None)
+            return ALL_DONE
         done = []
         for answer, handle in zip(answers, handles, strict=True):
-            ends = self._deadlines.pop(handle, 0.0)
+            ends = deadlines.pop(handle, 0.0)
             # Gone before its lease was over: nobody but this holder can have acknowledged it.
             done.append(answer == DONE or (answer == GONE and monotonic() < ends))
         return done
