@@ -42,7 +42,7 @@ CONSTANTS
 
 ASSUME Bug \in {"none", "token", "send-again", "remove-first", "reaper", "no-promotion",
                 "count-anew", "payload-first", "purge-ghost", "ack-first", "letter-last",
-                "last-reply"}
+                "last-reply", "answer-name", "letter-name"}
                \cup {check \o step : check \in {"handle-", "expiry-"},
                                      step \in {"ack", "nack", "extend"}}
 
@@ -81,10 +81,10 @@ Without(f, m) == [x \in DOMAIN f \ {m} |-> f[x]]
 \* number that is never used again.)
 SameHandle(a, b) == a.delivery = b.delivery /\ (a.send = b.send \/ Bug = "token")
 
-\* The lease is really this delivery's, and has not run out.
+\* The truth: this is the message's latest delivery, and its lease has not run out.
 Holds(r) ==
+    /\ r.send = sends[r.id] /\ r.delivery = count[r.id]
     /\ r.id \in DOMAIN leased /\ leased[r.id].live
-    /\ leased[r.id].send = r.send /\ leased[r.id].delivery = r.delivery
 
 \* What the store checks before it settles.
 Accepts(r, step) ==
@@ -109,8 +109,8 @@ Init ==
     /\ aside = [c \in Consumers |-> {}]
     /\ harm = FALSE
 
-\* An id that is queued is left as it is.  One that is not starts from nothing: its reply and its
-\* dead letter have names of their own.
+\* An id that is queued is left as it is.  One that is not starts from nothing: what its reply and
+\* its dead letter are stored under must be its own.
 Send(m) ==
     /\ m \notin Queued /\ sends[m] < MaxSends /\ (sends[m] = 0 \/ m \in done \cup purged)
     /\ sends' = [sends EXCEPT ![m] = @ + 1]
@@ -175,12 +175,14 @@ Safe(c, r) == held' = [held EXCEPT ![c] = (@ \ {r}) \cup {[r EXCEPT !.safe = TRU
 
 \* The first value stands; who finds that nobody waits any more has nothing to reply and goes on.
 \* A consumer looks at its own clock before it replies, but the two are not one step, and a purge
-\* tells nobody: so a reply may come from one who holds nothing any more.
+\* tells nobody: so a reply may come from one who holds nothing any more.  (With "answer-name" and
+\* "letter-name", what is stored is named by the id alone, so that the next message's is a repeat.)
 Reply(c, r) ==
     /\ answered' =
         IF \/ r.send /= sends[r.id]
            \/ answered[r.id] /= 0 /\ Bug /= "last-reply"
            \/ Bug = "ack-first" /\ ~r.safe
+           \/ Bug = "answer-name" /\ r.send > 1
         THEN answered ELSE [answered EXCEPT ![r.id] = r.delivery]
     /\ Safe(c, r)
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, letters, purges,
@@ -189,7 +191,9 @@ Reply(c, r) ==
 \* Whether a message is given up is the policy's affair: it may be so at any delivery.
 DeadLetter(c, r) ==
     /\ letters' =
-        IF r.send /= sends[r.id] \/ (Bug = "letter-last" /\ ~r.safe)
+        IF \/ r.send /= sends[r.id]
+           \/ Bug = "letter-last" /\ ~r.safe
+           \/ Bug = "letter-name" /\ r.send > 1
         THEN letters ELSE letters \cup {r.id}
     /\ Safe(c, r)
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, purges,
@@ -324,8 +328,9 @@ Spec == Safety /\ Fairness
 Symmetry == Permutations(Messages) \cup Permutations(Consumers)
 
 \* Nor does it matter who holds a receipt: every step needs only that somebody does, and each can
-\* be forgotten alone, so that a crash does nothing that forgetting does not.  Nor what is stored of
-\* the outcome, reply or letter: no step asks, and it is asked for nothing but whether there is one.
+\* be forgotten alone, so that a crash does nothing that forgetting does not.  Nor which outcome is
+\* stored, a reply, a letter or that nobody waits: no step does anything else because of it, and all
+\* that is asked is whether there is one.  (FirstReplyStands asks more: it counts without the view.)
 Kept == {m \in Messages : answered[m] /= 0 \/ m \in letters}
 Receipts == UNION {held[c] : c \in Consumers}
 Holders(r) == Cardinality({c \in Consumers : r \in held[c]})
@@ -365,7 +370,8 @@ HasData == \A m \in Queued : m \in data
 \* Once a message is gone, nobody waits in vain: the reply is there, or its dead letter.
 AnsweredOrLettered == \A m \in done : answered[m] /= 0 \/ m \in letters
 
-\* INV-4, and the first reply stands, as does a closed one: of one message, not of the next that has its id.
+\* INV-4; and the first reply stands, or that nobody waits.  Both for one message, not for the next
+\* one that has its id.
 CountsGrow ==
     [][\A m \in Messages : sends'[m] = sends[m] => count'[m] >= count[m]]_vars
 FirstReplyStands ==

@@ -38,7 +38,8 @@ class Scope(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.messages} messages, {self.consumers} consumers, {self.deliveries} deliveries"
+            f"{self.messages} message{'s' * (self.messages > 1)}, "
+            f"{self.consumers} consumers, {self.deliveries} deliveries"
             f"{', ids sent twice' if self.sends > 1 else ''}{', liveness' if self.liveness else ''}"
         )
 
@@ -78,6 +79,8 @@ MUTANTS = {
     "ack-first": "AnsweredOrLettered",
     "letter-last": "AnsweredOrLettered",
     "last-reply": "FirstReplyStands",
+    "answer-name": "AnsweredOrLettered",
+    "letter-name": "AnsweredOrLettered",
     "no-promotion": "Temporal properties",
 }
 
