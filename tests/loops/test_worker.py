@@ -9,7 +9,7 @@ import pytest
 
 from tests.loops.helpers import in_background
 from tests.support.waiting import eventually
-from weakincentives.contrib.mailbox.testing import FakeMailbox
+from weakincentives.contrib.mailbox.testing import FakeClock, FakeMailbox
 from weakincentives.runtime import (
     Backoff,
     CompositeResolver,
@@ -362,6 +362,19 @@ def test_an_error_reply_that_raises_leads_to_a_retry(box, replies):
     box.send("a", reply_to=replies)
     drained(Worker(box, boom, error_reply=lambda failure: 1 / 0, config=NO_WAIT))
     assert box.stats().pending == 1
+
+
+def test_an_id_that_is_used_again_gets_an_answer_of_its_own():
+    clock = FakeClock()
+    box, replies = InMemoryMailbox("jobs", clock=clock), InMemoryMailbox("replies", clock=clock)
+    worker = Worker(box, str.upper)
+    box.send("first", message_id="x", reply_to=replies)
+    clock.advance(290)  # the answer is remembered from here on, the question since 290 s
+    drained(worker)
+    clock.advance(15)
+    box.send("second", message_id="x", reply_to=replies)
+    drained(worker)
+    assert bodies(replies) == ["FIRST", "SECOND"]
 
 
 def test_an_unknown_reply_to_is_found_before_the_job_runs(replies):

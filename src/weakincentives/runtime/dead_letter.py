@@ -15,7 +15,7 @@ from weakincentives.runtime.mailbox.envelope import Envelope, ObjectSealer, Unre
 
 from .evidence import described, error_type, stack_of, worker_name
 
-__all__ = ["DeadLetter", "letter_for", "letter_id", "request_id_of"]
+__all__ = ["DeadLetter", "letter_for", "request_id_of", "sequel_id"]
 
 T = TypeVar("T", default=Any)
 
@@ -60,15 +60,15 @@ class DeadLetter(Generic[T]):
     """What the sender had attached."""
 
 
-def letter_id(source: str, message: Any) -> str:
-    """Return the dead letter's own id: the same if dead-lettering is repeated after a crash.
+def sequel_id(kind: str, source: str, message: Any) -> str:
+    """Return the id of what a message leads to, a letter or an answer; the same after a crash.
 
     Not of the delivery count: a worker that dies between the letter and the acknowledgement makes
     it rise, and the next one would write a second letter. Of the time of sending: an id that its
-    sender uses again is another message, with a letter of its own.
+    sender uses again is another message, with a letter and an answer of its own.
     """
     sent = getattr(message, "enqueued_at", None)
-    return derived_id("dead-letter", source, message.id, "" if sent is None else sent.isoformat())
+    return derived_id(kind, source, message.id, "" if sent is None else sent.isoformat())
 
 
 def letter_for(

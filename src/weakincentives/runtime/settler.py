@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from weakincentives.ids import derived_id, new_id
+from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import (
     MailboxConnectionError,
     Message,
@@ -19,7 +19,7 @@ from weakincentives.runtime.mailbox import (
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
 from .backoff import transport_pause
-from .dead_letter import letter_for, letter_id, request_id_of
+from .dead_letter import letter_for, request_id_of, sequel_id
 from .events import (
     JobAbandoned,
     JobFailed,
@@ -109,7 +109,7 @@ class Settler:
             if job.lease.lost:
                 raise LeaseLostError
             message = job.message
-            id = derived_id("answer", self._source.name, message.id)
+            id = sequel_id("answer", self._source.name, message)
             if job.via == "responses":
                 self._terms.responses.send(job.answer, message_id=id)
             elif isinstance(message, Message):
@@ -275,7 +275,7 @@ class Settler:
     def _dead_letter(self, job: Job, error: BaseException) -> bool:
         dlq, message, source = self._terms.dlq, job.message, self._source.name
         assert dlq is not None
-        id = letter_id(source, message)
+        id = sequel_id("dead-letter", source, message)
 
         def send(with_stack: bool = True) -> None:
             letter = letter_for(
