@@ -1,4 +1,5 @@
 import inspect
+import pickle
 
 import pytest
 
@@ -46,6 +47,15 @@ def test_a_resolution_error_names_what_was_looked_for() -> None:
     assert error.identifier == "client-7"
     assert "client-7" in str(error)
     assert str(MailboxResolutionError("client-7", "not here")) == "not here"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MailboxResolutionError("client-7"), MailboxResolutionError("client-7", "not here")],
+)
+def test_a_resolution_error_crosses_processes_as_it_is(error: MailboxResolutionError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.identifier, str(copy), copy.args) == ("client-7", str(error), error.args)
 
 
 @pytest.mark.parametrize(
