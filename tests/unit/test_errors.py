@@ -3,6 +3,7 @@ import pickle
 
 import pytest
 
+from weakincentives import runtime
 from weakincentives.errors import WinkError
 from weakincentives.runtime import mailbox
 from weakincentives.runtime.mailbox import (
@@ -20,8 +21,14 @@ from weakincentives.runtime.mailbox import (
 ERRORS = [
     value
     for name in mailbox.__all__
-    if inspect.isclass(value := getattr(mailbox, name)) and issubclass(value, Exception)
+    if inspect.isclass(value := getattr(mailbox, name))
+    and issubclass(value, Exception)
+    and value is not WinkError
 ]
+
+
+def test_the_root_of_all_errors_is_where_they_are() -> None:
+    assert mailbox.WinkError is runtime.WinkError is WinkError
 
 
 def test_there_are_errors_to_look_at() -> None:

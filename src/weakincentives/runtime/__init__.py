@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
+from weakincentives.errors import WinkError
 
 from .backoff import Backoff
 from .deadline import Budget, BudgetExceededError, Deadline, DeadlineExceededError, Usage
@@ -158,6 +159,7 @@ __all__ = [
     "UnsupportedOperationError",
     "Usage",
     "Watchdog",
+    "WinkError",
     "Worker",
     "WorkerConfig",
     "current_lease",
