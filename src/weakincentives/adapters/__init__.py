@@ -1,7 +1,7 @@
 """What turns a prompt into a response: a model's provider, or any function."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -47,6 +47,7 @@ class PromptResponse(Generic[OutputT]):
     output: OutputT | None = None
 
 
+@runtime_checkable
 class ProviderAdapter(Protocol[OutputT]):
     """Evaluates a prompt; ``deadline`` and ``budget`` are what is left for it."""
 

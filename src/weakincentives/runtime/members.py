@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .heartbeat import Heartbeat
 from .mailbox.errors import InvalidParameterError
@@ -15,6 +15,7 @@ __all__ = ["Ended", "Member", "Runnable", "members_of"]
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Runnable(Protocol):
     """A loop: everything that can be run, told to stop, and watched."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -15,6 +15,7 @@ __all__ = ["CompositeResolver", "MailboxFactory", "MailboxResolver", "RegistryRe
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
 
+@runtime_checkable
 class MailboxResolver(Protocol[R_co]):
     """Finds the mailbox that a name stands for."""
 
@@ -27,6 +28,7 @@ class MailboxResolver(Protocol[R_co]):
         ...
 
 
+@runtime_checkable
 class MailboxFactory(Protocol[R_co]):
     """Makes the mailbox of a name."""
 
