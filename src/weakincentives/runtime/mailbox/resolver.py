@@ -69,9 +69,10 @@ class CompositeResolver:
             )
         try:
             return self._factory.create(identifier)
-        except MailboxError as error:
+        except Exception as error:
+            # A factory may be anybody's, and the name comes from a stranger.
             raise MailboxResolutionError(
-                identifier, f"no mailbox can be made for {identifier!r}: {error}"
+                identifier, f"no mailbox can be made for {identifier!r}: {_said(error)}"
             ) from error
 
     def resolve_optional(self, identifier: str) -> Mailbox[Any, None] | None:
@@ -80,6 +81,10 @@ class CompositeResolver:
             return self.resolve(identifier)
         except MailboxResolutionError:
             return None
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, MailboxError) else f"{type(error).__name__}: {error}"
 
 
 class RegistryResolver(CompositeResolver):
