@@ -560,6 +560,13 @@ def test_a_limit_of_nonsense_is_refused(box, letters, limit):
     assert letters.stats().pending == 1
 
 
+def test_letters_are_not_replayed_into_their_own_queue(box, letters):
+    fill(box, letters, "a")
+    with pytest.raises(InvalidParameterError, match="evidence"):
+        replay_dead_letters(letters, letters)
+    assert the_letter(letters).body == Order("a")
+
+
 def test_more_letters_than_a_page(box, letters):
     items = [f"i{n}" for n in range(250)]
     fill(box, letters, *items)

@@ -75,6 +75,10 @@ def replay_dead_letters(
             "replay_dead_letters needs mailboxes of this package: others are replayed by a "
             "DLQConsumer whose handler sends each body again"
         )
+    if dlq is source:
+        raise InvalidParameterError(
+            f"dlq and source are both {source.name!r}: its letters would lose their evidence"
+        )
     if limit is not None and (type(limit) is not int or limit < 0):
         raise InvalidParameterError(f"limit must be a whole number or None, not {limit!r}")
     told = source.body_type
