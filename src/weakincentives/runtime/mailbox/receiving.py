@@ -1,4 +1,4 @@
-"""Flows that receive: look, and if there is nothing, listen until there is."""
+"""Receiving: look, and if there is nothing, listen until there is."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from .errors import (
     SerializationError,
 )
 from .events import LeasesExpired, MessageReceived, MessagesDropped
-from .flow import Flow, Look, Step
+from .flow import Flow, Look, Step, drive, step_of
 from .message import Message
 from .store import Leases, Listener
 from .waiting import StopSignal, next_pause
@@ -23,14 +23,14 @@ from .waiting import StopSignal, next_pause
 if TYPE_CHECKING:
     from .typed import StoreMailbox
 
-__all__ = ["acknowledge_batch", "extend_batch", "glance", "receive"]
+__all__ = ["acknowledge_batch", "exchange", "exchange_flow", "extend_batch", "glance"]
 
 logger = logging.getLogger(__name__)
 
 Received = list[Message[Any, Any]]
 
 
-def receive(
+def exchange(
     box: "StoreMailbox[Any, Any]",
     done: Sequence[Message[Any, Any]],
     max_messages: int,
@@ -38,8 +38,11 @@ def receive(
     wait_time_seconds: float,
     first: Callable[[], object] | None = None,
     stop: StopSignal | None = None,
-) -> Flow[Received]:
-    """Acknowledge what is done and lease what is next; wait for the first message if asked to."""
+) -> Received:
+    """Acknowledge what is done and lease what is next, in this thread; wait if asked to.
+
+    What loops do for every message: no flow is made before there is something to wait for.
+    """
     limits, store = box.limits, box.store
     count = limits.batch(max_messages)
     seconds = limits.visibility(visibility_timeout)
@@ -47,34 +50,57 @@ def receive(
     if box.closed:
         if first is not None:
             first()
-        yield from acknowledge_batch(box, done)
+        drive(acknowledge_batch(box, done))
         return []
-    held = _simply_held(box, done) or (yield from _held(box, done)) if done else {}
+    held = _simply_held(box, done) or drive(_held(box, done)) if done else {}
     deadline = time.monotonic() + wait if wait else 0.0
     if wait and not done and first is None and store.capabilities.long_polls:
-        return (yield from _listen(box, count, seconds, deadline, Leases(()), stop))
+        return drive(_listen(box, count, seconds, deadline, Leases(()), stop))
     started = store.clock.monotonic()
-    if held:
-        look = partial(store.lease, count, seconds, acknowledge=list(held))
-    else:
-        look = partial(store.lease, count, seconds)
-    leases: Leases
     if first is None:
-        leases = yield _guarded(box, box.step(look), None)
+        leases = store.lease(count, seconds, acknowledge=[*held])
     else:
         with store.together():
             first()
-            leases = yield _guarded(box, box.step(look), None)
-    if held:
+            leases = store.lease(count, seconds, acknowledge=[*held])
+    for message, ok in zip(held.values(), leases.acknowledged, strict=True):
+        _acknowledged(message, ok)
+    if leases.messages or not wait:
+        return _messages(box, leases, started + seconds)
+    return drive(_listen(box, count, seconds, deadline, leases, stop))
+
+
+def exchange_flow(
+    box: "StoreMailbox[Any, Any]",
+    done: Sequence[Message[Any, Any]],
+    max_messages: int,
+    visibility_timeout: float,
+    wait_time_seconds: float,
+) -> Flow[Received]:
+    """Do what `exchange` does, in steps that an event loop can await and cancel."""
+    limits, store = box.limits, box.store
+    count = limits.batch(max_messages)
+    seconds = limits.visibility(visibility_timeout)
+    wait = limits.wait(wait_time_seconds)
+    if box.closed:
+        yield from acknowledge_batch(box, done)
+        return []
+    held = yield from _held(box, done)
+    deadline = time.monotonic() + wait
+    leases = Leases(())
+    if not wait or done or not store.capabilities.long_polls:
+        started = store.clock.monotonic()
+        look = partial(store.lease, count, seconds, acknowledge=[*held])
+        leases = yield _guarded(box, step_of(store.steps, look), None)
         for message, ok in zip(held.values(), leases.acknowledged, strict=True):
             _acknowledged(message, ok)
-    if wait and not leases.messages:
-        return (yield from _listen(box, count, seconds, deadline, leases, stop))
-    return _messages(box, leases, started + seconds)
+        if leases.messages or not wait:
+            return _messages(box, leases, started + seconds)
+    return (yield from _listen(box, count, seconds, deadline, leases, None))
 
 
 def glance(box: "StoreMailbox[Any, Any]", max_messages: int, visibility_timeout: float) -> Received:
-    """Lease what is there, in this thread: what `receive` does without waiting, and most often."""
+    """Lease what is there, in this thread: what `exchange` does with nothing done and no wait."""
     store = box.store
     count = box.limits.batch(max_messages)
     seconds = box.limits.visibility(visibility_timeout)

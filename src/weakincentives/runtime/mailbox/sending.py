@@ -11,8 +11,8 @@ from .errors import InvalidParameterError, MailboxClosedError
 from .events import MessageSent
 from .flow import Flow
 from .limits import check_positive
-from .replies import PendingReply
-from .store import Outgoing
+from .replies import Desk, PendingReply
+from .store import Outgoing, ReplyMaker
 
 if TYPE_CHECKING:
     from .api import Mailbox
@@ -68,15 +68,24 @@ def send_expecting_reply(
     desk, reply_id = box.desk(), new_id()
     message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
     reply: PendingReply[Any] = PendingReply(desk, reply_id, reply_timeout)
+    if isinstance(box.store, ReplyMaker) and box.store.is_beside(desk.table):
+        yield box.step(box.store.put_expecting, message, reply_id, reply_timeout)
+    else:
+        yield from _create_and_put(box, desk, message, reply_id, reply_timeout)
+    sent(box, message)
+    return reply
+
+
+def _create_and_put(
+    box: "StoreMailbox[Any, Any]", desk: Desk, message: Outgoing, reply_id: str, timeout: float
+) -> Flow[None]:
     with box.store.together():
-        yield desk.step(desk.table.create, reply_id, reply_timeout)
+        yield desk.step(desk.table.create, reply_id, timeout)
         try:
             yield box.step(box.store.put, (message,))
         except BaseException:
             yield desk.step(desk.table.delete, reply_id)
             raise
-    sent(box, message)
-    return reply
 
 
 def outgoing(
