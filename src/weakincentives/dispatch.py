@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 __all__ = ["Dispatcher", "InProcessDispatcher"]
 
@@ -13,6 +13,7 @@ E = TypeVar("E")
 Handler = Callable[[Any], None]
 
 
+@runtime_checkable
 class Dispatcher(Protocol):
     """Delivers an event to everybody who subscribed to its type."""
 

@@ -161,9 +161,9 @@ def _decoder(declared: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _undeclarable(declared: Any, error: Exception) -> TypeDeclarationError:
+    advice = "; use msgspec Structs with a tag" if "union" in str(error) else ""
     return TypeDeclarationError(
-        f"{_describe(declared)} cannot be read back from JSON: {error}; "
-        f"for a union inside another type use msgspec Structs with a tag"
+        f"{_describe(declared)} cannot be read back from JSON: {error}{advice}"
     )
 
 

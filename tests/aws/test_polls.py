@@ -140,7 +140,7 @@ def test_more_waiters_than_polls_are_all_served(ministack: Cloud) -> None:
 
     async def main() -> list[Any]:
         waiting = [
-            asyncio.create_task(box.receive_async(wait_time_seconds=30, visibility_timeout=60))
+            asyncio.create_task(box.receive_async(wait_time_seconds=20, visibility_timeout=60))
             for _ in range(count)
         ]
         await asyncio.to_thread(eventually, lambda: polls() == MAX_POLLS)

@@ -89,6 +89,41 @@ def test_stdin_is_one_document_or_one_a_line(wink: Wink, monkeypatch: pytest.Mon
     assert bodies == [{"a": 1}, 1, 2, 3]
 
 
+def test_a_line_ends_where_json_says_so(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"one\u2028line"\r\n"another\x85line"\n'))
+    wink.ok("send", "orders", "-")
+    received = wink.json("receive", "orders", "--max", "9")
+    assert [message["body"] for message in received] == ["one\u2028line", "another\x85line"]
+
+
+@pytest.mark.parametrize("bad", ["NaN", "1e999", '"\\ud800"', "[" * 500 + "]" * 500])
+def test_what_python_reads_and_json_has_not_is_bad_input(
+    wink: Wink, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    code, out, err = wink("send", "orders", bad)
+    assert (code, out) == (2, "")
+    assert err.startswith("wink: the body cannot be sent: ")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"1\n2\n{bad}\n"))
+    code, out, err = wink("send", "orders", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("wink: line 3 of stdin cannot be sent: ")
+    assert wink.json("stats", "orders")[0]["pending"] == 0
+
+
+def test_what_was_sent_before_a_failure_is_said(
+    wink: Wink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = json.dumps("x" * 2_000_000)
+    code, out, err = wink("send", "orders", large)
+    assert (code, out) == (2, "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"1\n{large}\n3\n"))
+    code, out, err = wink("send", "orders", "-", "--json")
+    assert code == 1
+    assert err.startswith("wink: message 2 of stdin: nothing was sent: ")
+    (seen,) = wink.json("peek", "orders")
+    assert json.loads(out) == {"id": seen["id"]}
+
+
 def test_an_id_makes_a_send_idempotent(wink: Wink) -> None:
     for _ in range(2):
         assert wink.json("send", "q", "1", "--id", "once") == [{"id": "once"}]

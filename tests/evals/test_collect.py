@@ -213,15 +213,23 @@ def test_nothing_ever_heard_is_no_empty_report() -> None:
         collect_results(box, expected_count=1, timeout_seconds=0)
 
 
+@pytest.mark.parametrize("nowhere", [None, "results"])
+def test_results_must_go_somewhere(nowhere: Any) -> None:
+    requests: InMemoryMailbox[Any, Any] = InMemoryMailbox("requests")
+    with pytest.raises(InvalidParameterError, match="reply_to"):
+        submit_dataset(sums(1), requests, reply_to=nowhere)
+    assert requests.stats().total == 0
+
+
 @pytest.mark.parametrize("expected", [None, -1, 2.5, True])
 def test_it_must_know_how_many_to_wait_for(expected: Any) -> None:
     with pytest.raises(InvalidParameterError, match="expected_count"):
         collect_results(results_of(), expected_count=expected)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_the_timeout_is_checked(timeout: float) -> None:
-    with pytest.raises(InvalidParameterError):
+@pytest.mark.parametrize("timeout", [-1, float("nan"), None, "10", True])
+def test_the_timeout_is_checked(timeout: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="timeout_seconds"):
         collect_results(results_of(), expected_count=1, timeout_seconds=timeout)
 
 

@@ -385,6 +385,9 @@ def test_loops_are_told_even_when_no_thread_is_left(crew, monkeypatch):
     ("options", "message"),
     [
         ({"loops": []}, "at least one"),
+        ({"loops": iter([])}, "at least one"),
+        ({"loops": loop()}, "a list of loops"),
+        ({"loops": None}, "a list of loops"),
         ({"loops": [object()]}, "object has no run, shutdown, running, heartbeat"),
         ({"shutdown_timeout": 0}, "shutdown_timeout"),
         ({"watchdog_threshold": -1}, "watchdog_threshold"),
@@ -396,6 +399,10 @@ def test_loops_are_told_even_when_no_thread_is_left(crew, monkeypatch):
 def test_what_makes_no_sense_is_refused(options, message):
     with pytest.raises(InvalidParameterError, match=message):
         LoopGroup(**{"loops": [loop()], **options})
+
+
+def test_loops_may_come_from_a_generator():
+    assert len(LoopGroup(loop() for _ in range(2)).members) == 2
 
 
 def test_a_watchdog_that_would_bite_idle_loops_is_refused():

@@ -385,10 +385,22 @@ def test_a_letter_too_large_for_its_stack_goes_without(letters):
 # --- policies -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_delivery_count", [0, -1, 101])
+@pytest.mark.parametrize("max_delivery_count", [0, -1, 101, 1.5, None, True, "5"])
 def test_nonsense_is_refused(letters, max_delivery_count):
     with pytest.raises(InvalidParameterError, match="max_delivery_count"):
         DLQPolicy(letters, max_delivery_count=max_delivery_count)
+
+
+@pytest.mark.parametrize("name", ["include_errors", "exclude_errors"])
+@pytest.mark.parametrize("errors", [ValueError, frozenset({"ValueError"}), [ValueError()], 1])
+def test_errors_are_told_by_their_types(letters, name, errors):
+    with pytest.raises(InvalidParameterError, match=name):
+        DLQPolicy(letters, **{name: errors})
+
+
+def test_errors_may_come_in_any_set(letters):
+    for errors in ({ValueError}, [ValueError], (ValueError,), frozenset()):
+        assert DLQPolicy(letters, include_errors=errors).include_errors == errors
 
 
 def test_policies_can_be_subclassed_as_dataclasses(letters):
@@ -538,6 +550,21 @@ def test_limit_dry_run_and_progress(box, letters):
     assert replay_dead_letters(letters, box, limit=2, progress=progress) == 2
     assert told == [(1, "a"), (2, "b")]
     assert letters.stats().pending == 1
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True, "2"])
+def test_a_limit_of_nonsense_is_refused(box, letters, limit):
+    fill(box, letters, "a")
+    with pytest.raises(InvalidParameterError, match="limit"):
+        replay_dead_letters(letters, box, limit=limit)
+    assert letters.stats().pending == 1
+
+
+def test_letters_are_not_replayed_into_their_own_queue(box, letters):
+    fill(box, letters, "a")
+    with pytest.raises(InvalidParameterError, match="evidence"):
+        replay_dead_letters(letters, letters)
+    assert the_letter(letters).body == Order("a")
 
 
 def test_more_letters_than_a_page(box, letters):

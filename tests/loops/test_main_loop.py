@@ -17,6 +17,7 @@ from weakincentives.runtime import (
     Deadline,
     DLQPolicy,
     InMemoryMailbox,
+    InvalidParameterError,
     LeaseExtenderConfig,
     MainLoop,
     MainLoopConfig,
@@ -287,10 +288,23 @@ def test_run_and_shutdown():
     assert loop.lease_extender.counters.held == 0
 
 
+def test_a_function_is_no_adapter_yet(box):
+    with pytest.raises(InvalidParameterError, match=r"CallableAdapter\(sell\)"):
+        MainLoop(adapter=sell, requests=box)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"concurrency": 0}, {"batch": 1.5}, {"error_detail": "everything"}]
+)
+def test_a_config_of_nonsense_is_refused(nonsense):
+    with pytest.raises(InvalidParameterError, match=next(iter(nonsense))):
+        MainLoopConfig(**nonsense)
+
+
 def test_a_body_that_is_no_request_is_a_failure():
     box = InMemoryMailbox("requests")
     reply = box.send_expecting_reply("not a request")
     MainLoop(adapter=Spy(), requests=box).run(max_iterations=1)
     result = reply.wait(timeout=5)
-    assert result.error.startswith("AttributeError")
+    assert result.error.startswith("SerializationError")
     assert result.request_id.int == 0

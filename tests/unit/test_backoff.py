@@ -27,7 +27,19 @@ def test_many_attempts_do_not_overflow():
     assert Backoff(jitter=False).delay(10**9) == 900
 
 
-@pytest.mark.parametrize(("base", "cap"), [(-1, 5), (10, 5), (float("nan"), 5)])
+@pytest.mark.parametrize(
+    ("base", "cap"),
+    [
+        (-1, 5),
+        (10, 5),
+        (float("nan"), 5),
+        (1, float("nan")),
+        (1, float("inf")),
+        (None, 5),
+        (1, "5"),
+        (True, 5),
+    ],
+)
 def test_nonsense_is_refused(base, cap):
     with pytest.raises(InvalidParameterError, match="base"):
         Backoff(base=base, cap=cap)

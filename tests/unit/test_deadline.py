@@ -35,6 +35,26 @@ def test_a_deadline_needs_a_time_zone():
         Deadline(datetime(2030, 1, 1))
 
 
+def test_a_deadline_is_a_moment():
+    with pytest.raises(InvalidParameterError, match="datetime"):
+        Deadline("tomorrow")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e30, None, "60", True])
+def test_after_nonsense(seconds):
+    with pytest.raises(InvalidParameterError, match="seconds"):
+        Deadline.after(seconds)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_input_tokens", "max_output_tokens", "max_total_tokens", "max_cost"]
+)
+@pytest.mark.parametrize("limit", [-1, float("nan"), "10", True])
+def test_a_budget_of_nonsense_is_refused(name, limit):
+    with pytest.raises(InvalidParameterError, match=name):
+        Budget(**{name: limit})
+
+
 def test_after():
     assert 55 < Deadline.after(60).remaining() <= 60
 

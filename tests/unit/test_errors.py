@@ -1,7 +1,9 @@
 import inspect
+import pickle
 
 import pytest
 
+from weakincentives import runtime
 from weakincentives.errors import WinkError
 from weakincentives.runtime import mailbox
 from weakincentives.runtime.mailbox import (
@@ -19,8 +21,14 @@ from weakincentives.runtime.mailbox import (
 ERRORS = [
     value
     for name in mailbox.__all__
-    if inspect.isclass(value := getattr(mailbox, name)) and issubclass(value, Exception)
+    if inspect.isclass(value := getattr(mailbox, name))
+    and issubclass(value, Exception)
+    and value is not WinkError
 ]
+
+
+def test_the_root_of_all_errors_is_where_they_are() -> None:
+    assert mailbox.WinkError is runtime.WinkError is WinkError
 
 
 def test_there_are_errors_to_look_at() -> None:
@@ -46,6 +54,15 @@ def test_a_resolution_error_names_what_was_looked_for() -> None:
     assert error.identifier == "client-7"
     assert "client-7" in str(error)
     assert str(MailboxResolutionError("client-7", "not here")) == "not here"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MailboxResolutionError("client-7"), MailboxResolutionError("client-7", "not here")],
+)
+def test_a_resolution_error_crosses_processes_as_it_is(error: MailboxResolutionError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.identifier, str(copy), copy.args) == ("client-7", str(error), error.args)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ class TestUnions:
             Codec(Box[int] | Box[str])
 
     def test_a_union_inside_a_type_is_refused_with_advice(self) -> None:
-        with pytest.raises(TypeDeclarationError, match="msgspec Structs with a tag"):
+        with pytest.raises(TypeDeclarationError, match="use msgspec Structs with a tag"):
             Codec(list[Cat | Dog])
 
     def test_a_member_that_cannot_be_read_is_refused(self) -> None:
@@ -353,3 +353,13 @@ def test_a_type_that_json_cannot_carry_is_a_decode_error() -> None:
 
     with pytest.raises(DecodeError, match="Opaque"):
         Codec(Opaque).decode(b"1", None)
+
+
+def test_advice_on_unions_is_given_for_unions_only() -> None:
+    class Mixed(enum.Enum):
+        WORD = "word"
+        NUMBER = 1
+
+    with pytest.raises(TypeDeclarationError, match="Enums must contain") as caught:
+        Codec(Mixed)
+    assert "tag" not in str(caught.value)

@@ -1,7 +1,8 @@
 """What turns a prompt into a response: a model's provider, or any function."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, Generic, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -47,6 +48,7 @@ class PromptResponse(Generic[OutputT]):
     output: OutputT | None = None
 
 
+@runtime_checkable
 class ProviderAdapter(Protocol[OutputT]):
     """Evaluates a prompt; ``deadline`` and ``budget`` are what is left for it."""
 
@@ -66,6 +68,14 @@ class CallableAdapter(Generic[OutputT]):
     """An adapter around a function from a prompt to an output, or to a whole `PromptResponse`."""
 
     def __init__(self, fn: Callable[[Prompt[Any]], OutputT | PromptResponse[OutputT]]) -> None:
+        if not callable(fn):
+            raise TypeError(f"CallableAdapter takes a function of a prompt, not {fn!r}")
+        if iscoroutinefunction(fn) or isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            # Called, it would only promise an output, and the job would count as done.
+            raise TypeError(
+                f"CallableAdapter takes a function that returns its output, and {fn!r} is async "
+                f"or a generator; wrap it, for instance as lambda prompt: asyncio.run(fn(prompt))"
+            )
         self._fn = fn
 
     def evaluate(

@@ -20,6 +20,7 @@ from weakincentives.runtime.mailbox import (
     SerializationError,
 )
 from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.serde import Codec, EncodeError
 
 __all__ = ["JsonOption", "UrlOption", "register"]
 
@@ -68,15 +69,20 @@ def send(
     attributes = dict(_pair(text) for text in attribute or ()) or None
     with weakincentives.connect(url) as backend:
         mailbox = backend.mailbox(queue)
-        ids = [
-            mailbox.send(body, delay_seconds=delay, attributes=attributes, message_id=message_id)
-            for body in bodies
-        ]
-    for sent in ids:
-        if as_json:
-            output.print_json({"id": sent})
-        else:
-            output.console().print(f"sent {sent}")
+        for number, document in enumerate(bodies, 1):
+            try:
+                sent = mailbox.send(
+                    document, delay_seconds=delay, attributes=attributes, message_id=message_id
+                )
+            except SerializationError as error:
+                if number == 1:
+                    raise InvalidParameterError(str(error)) from error
+                raise SerializationError(f"message {number} of stdin: {error}") from error
+            # At once: should a later one fail, these have been sent.
+            if as_json:
+                output.print_json({"id": sent})
+            else:
+                output.console().print(f"sent {sent}")
 
 
 def receive(
@@ -233,22 +239,30 @@ def _show(message: Message[Any, Any] | Peeked[Any], as_json: bool) -> None:
 
 def _document(text: str, what: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
             f"{what} is not JSON: {error} (text needs quotes of its own: '\"text\"')"
         ) from error
+    try:
+        Codec().encode(value)  # Python reads more than JSON has, such as NaN
+    except EncodeError as error:
+        raise InvalidParameterError(f"{what} cannot be sent: {error}") from error
+    return value
 
 
 def _documents(text: str) -> list[Any]:
     """Read one JSON document, or else one a line."""
     try:
-        return [json.loads(text)]
+        json.loads(text)
     except (ValueError, RecursionError):
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if len(lines) < 2:
-            return [_document(text, "stdin")]
-        return [_document(line, f"line {number} of stdin") for number, line in lines]
+        # Not splitlines(), which also splits where a JSON string may go on, as at U+2028.
+        lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    else:
+        lines = []
+    if len(lines) < 2:
+        return [_document(text, "stdin")]
+    return [_document(line, f"line {number} of stdin") for number, line in lines]
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from weakincentives.runtime import (
     SerializationError,
 )
 from weakincentives.runtime.backoff import transport_pause
+from weakincentives.runtime.mailbox.limits import is_number
 from weakincentives.runtime.type_arguments import bind
 
 from .dataset import Dataset
@@ -81,7 +82,7 @@ def collect_results(
             f"pass expected_count, a whole number, or dataset: how many results are there to be? "
             f"(expected_count is {expected_count!r})"
         )
-    if not timeout_seconds >= 0:
+    if not is_number(timeout_seconds) or timeout_seconds < 0:
         raise InvalidParameterError(f"timeout_seconds must be 0 or more, not {timeout_seconds!r}")
     bind(results, EvalResult, None)
     collection = Collection(results, run_id, dataset)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from weakincentives.ids import new_id
-from weakincentives.runtime import Mailbox
+from weakincentives.runtime import InvalidParameterError, Mailbox
 
 from .dataset import Dataset
 from .messages import EvalRequest, EvalResult, message_id_for, request_for
@@ -27,6 +27,8 @@ def submit_dataset(
     second result is not counted). For that reason an id is for one run only. Told none, the run
     gets an id of its own.
     """
+    if reply_to is None:
+        raise InvalidParameterError("reply_to must be the mailbox that gets the results, not None")
     run = run_id if run_id is not None else new_id()
     size = min(BATCH, requests.limits.max_send_batch)
     for start in range(0, len(dataset), size):

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
+from weakincentives.errors import WinkError
 
 from .backoff import Backoff
 from .deadline import Budget, BudgetExceededError, Deadline, DeadlineExceededError, Usage
@@ -68,17 +69,15 @@ from .watchdog import Watchdog
 from .worker import Failure, Worker, WorkerConfig
 
 if TYPE_CHECKING:
-    from weakincentives.contrib.mailbox import (
-        DynamoDBReplyStore,
-        RedisMailbox,
-        RedisMailboxFactory,
-        RedisReplyStore,
-        SQLiteMailbox,
-        SQLiteMailboxFactory,
-        SQLiteReplyStore,
-        SQSMailbox,
-        SQSMailboxFactory,
-    )
+    from weakincentives.contrib.mailbox import DynamoDBReplyStore as DynamoDBReplyStore
+    from weakincentives.contrib.mailbox import RedisMailbox as RedisMailbox
+    from weakincentives.contrib.mailbox import RedisMailboxFactory as RedisMailboxFactory
+    from weakincentives.contrib.mailbox import RedisReplyStore as RedisReplyStore
+    from weakincentives.contrib.mailbox import SQLiteMailbox as SQLiteMailbox
+    from weakincentives.contrib.mailbox import SQLiteMailboxFactory as SQLiteMailboxFactory
+    from weakincentives.contrib.mailbox import SQLiteReplyStore as SQLiteReplyStore
+    from weakincentives.contrib.mailbox import SQSMailbox as SQSMailbox
+    from weakincentives.contrib.mailbox import SQSMailboxFactory as SQSMailboxFactory
 
 __all__ = [
     "Backoff",
@@ -93,7 +92,6 @@ __all__ = [
     "Deadline",
     "DeadlineExceededError",
     "Dispatcher",
-    "DynamoDBReplyStore",
     "Failure",
     "FakeMailbox",
     "HealthServer",
@@ -130,9 +128,6 @@ __all__ = [
     "PayloadTooLargeError",
     "Peeked",
     "ReceiptHandleExpiredError",
-    "RedisMailbox",
-    "RedisMailboxFactory",
-    "RedisReplyStore",
     "RegistryResolver",
     "RepeatedCrashError",
     "Reply",
@@ -147,17 +142,13 @@ __all__ = [
     "ReplyStore",
     "ReplyTimeoutError",
     "Runnable",
-    "SQLiteMailbox",
-    "SQLiteMailboxFactory",
-    "SQLiteReplyStore",
-    "SQSMailbox",
-    "SQSMailboxFactory",
     "SerializationError",
     "Session",
     "ShutdownCoordinator",
     "UnsupportedOperationError",
     "Usage",
     "Watchdog",
+    "WinkError",
     "Worker",
     "WorkerConfig",
     "current_lease",
@@ -168,7 +159,10 @@ _BACKENDS = "weakincentives.contrib.mailbox"
 
 
 def __getattr__(name: str) -> Any:
-    # Backends are imported when they are first used, so that nobody needs all of them.
-    if name in __all__:
-        return getattr(importlib.import_module(_BACKENDS), name)
+    # Backends are imported when they are first used, so that nobody needs all of them. They are
+    # not in __all__ either: an import of * would import them all.
+    if not name.startswith("_"):
+        backends = importlib.import_module(_BACKENDS)
+        if name in backends.__all__:
+            return getattr(backends, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

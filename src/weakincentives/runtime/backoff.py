@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weakincentives.runtime.mailbox.errors import InvalidParameterError
+from weakincentives.runtime.mailbox.limits import TEN_YEARS, is_number
 
 __all__ = ["Backoff", "transport_pause"]
 
@@ -22,9 +23,11 @@ class Backoff:
     jitter: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.base <= self.cap:
+        numbers = is_number(self.base) and is_number(self.cap)
+        if not numbers or not 0 <= self.base <= self.cap <= TEN_YEARS:
             raise InvalidParameterError(
-                f"a Backoff has 0 <= base <= cap, not base={self.base!r}, cap={self.cap!r}"
+                f"a Backoff has 0 <= base <= cap <= {TEN_YEARS:g} seconds, "
+                f"not base={self.base!r}, cap={self.cap!r}"
             )
 
     def delay(self, attempt: int, draw: Callable[[], float] = random.random) -> float:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox.errors import InvalidParameterError
+from weakincentives.runtime.mailbox.limits import TEN_YEARS, is_number
 
 __all__ = ["Budget", "BudgetExceededError", "Deadline", "DeadlineExceededError", "Usage"]
 
@@ -24,14 +25,19 @@ class Deadline:
     expires_at: datetime
 
     def __post_init__(self) -> None:
-        if self.expires_at.tzinfo is None:
+        if not isinstance(self.expires_at, datetime) or self.expires_at.tzinfo is None:
             raise InvalidParameterError(
-                f"expires_at must have a time zone, as datetime.now(UTC) has, not {self.expires_at}"
+                f"expires_at must be a datetime with a time zone, as datetime.now(UTC) is, "
+                f"not {self.expires_at}"
             )
 
     @staticmethod
     def after(seconds: float) -> "Deadline":
         """Return the deadline that lies so many seconds ahead."""
+        if not is_number(seconds) or not abs(seconds) <= TEN_YEARS:
+            raise InvalidParameterError(
+                f"seconds must be a number of seconds up to {TEN_YEARS:g}, not {seconds!r}"
+            )
         return Deadline(datetime.now(UTC) + timedelta(seconds=seconds))
 
     def remaining(self, now: datetime | None = None) -> float:
@@ -72,6 +78,16 @@ class Budget:
     max_output_tokens: int | None = None
     max_total_tokens: int | None = None
     max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in (
+            ("max_input_tokens", self.max_input_tokens),
+            ("max_output_tokens", self.max_output_tokens),
+            ("max_total_tokens", self.max_total_tokens),
+            ("max_cost", self.max_cost),
+        ):
+            if limit is not None and (not is_number(limit) or limit < 0):
+                raise InvalidParameterError(f"{name} must be 0 or more, or None, not {limit!r}")
 
     def left(self, usage: Usage) -> "Budget":
         """Return the budget that remains after ``usage``."""

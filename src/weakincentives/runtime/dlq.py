@@ -1,6 +1,6 @@
 """When a message is given up, and who looks after what was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic
 
@@ -41,11 +41,20 @@ class DLQPolicy(Generic[T, R]):
     """Whatever the errors, a message is given up after so many deliveries."""
 
     def __post_init__(self) -> None:
+        for name, count in (
+            ("max_delivery_count", self.max_delivery_count),
+            ("absolute_max_delivery_count", self.absolute_max_delivery_count),
+        ):
+            if type(count) is not int:
+                raise InvalidParameterError(f"{name} must be a whole number, not {count!r}")
         if not 1 <= self.max_delivery_count <= self.absolute_max_delivery_count:
             raise InvalidParameterError(
                 f"max_delivery_count must be from 1 to absolute_max_delivery_count "
                 f"({self.absolute_max_delivery_count}), not {self.max_delivery_count!r}"
             )
+        # Found only when a job has failed, they would keep it from ever being given up.
+        _check_errors("include_errors", self.include_errors)
+        _check_errors("exclude_errors", self.exclude_errors)
 
     def should_dead_letter(self, message: Message[T, Any], error: Exception) -> bool:
         """Return True to give the message up, False to retry it with backoff."""
@@ -54,6 +63,18 @@ class DLQPolicy(Generic[T, R]):
         if self.include_errors and isinstance(error, tuple(self.include_errors)):
             return True
         return message.delivery_count >= self.max_delivery_count
+
+
+def _check_errors(name: str, errors: object) -> None:
+    if errors is None:
+        return
+    if not isinstance(errors, Iterable) or not all(
+        isinstance(error, type) and issubclass(error, BaseException) for error in errors
+    ):
+        raise InvalidParameterError(
+            f"{name} must be a set of exception types, such as frozenset({{TimeoutError}}), "
+            f"not {errors!r}"
+        )
 
 
 class DLQConsumer(Generic[T]):

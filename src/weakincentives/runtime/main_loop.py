@@ -12,7 +12,7 @@ from weakincentives.adapters import PromptResponse, ProviderAdapter
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.dispatch import Dispatcher
 from weakincentives.prompt import Prompt
-from weakincentives.runtime.mailbox import Mailbox
+from weakincentives.runtime.mailbox import InvalidParameterError, Mailbox, SerializationError
 
 from .backoff import Backoff
 from .deadline import Budget, Deadline, DeadlineExceededError
@@ -118,6 +118,20 @@ class MainLoopConfig:
     batch: int = 1
     dispatcher: Dispatcher | None = None
 
+    def __post_init__(self) -> None:
+        self.for_worker()  # which knows what is nonsense
+
+    def for_worker(self) -> WorkerConfig:
+        """Return the part that every loop has."""
+        return WorkerConfig(
+            concurrency=self.concurrency,
+            batch=self.batch,
+            lease_extender=self.lease_extender,
+            backoff=self.backoff,
+            error_detail=self.error_detail,
+            dispatcher=self.dispatcher,
+        )
+
 
 class MainLoop(Generic[UserRequestT, OutputT]):
     """Serves requests: prompt from request, response from adapter, result to the sender.
@@ -136,6 +150,10 @@ class MainLoop(Generic[UserRequestT, OutputT]):
         dlq: DLQPolicy[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]] | None = None,
         resources: Mapping[type[object], object] | None = None,
     ) -> None:
+        if callable(adapter) and not hasattr(adapter, "evaluate"):
+            raise InvalidParameterError(
+                f"adapter needs a method evaluate(); write CallableAdapter({_named(adapter)})"
+            )
         self.dlq = dlq
         self._adapter = adapter
         self._requests = requests
@@ -148,14 +166,7 @@ class MainLoop(Generic[UserRequestT, OutputT]):
             error_reply=_error_result,
             responses=responses,
             dlq=dlq,
-            config=WorkerConfig(
-                concurrency=config.concurrency,
-                batch=config.batch,
-                lease_extender=config.lease_extender,
-                backoff=config.backoff,
-                error_detail=config.error_detail,
-                dispatcher=config.dispatcher,
-            ),
+            config=config.for_worker(),
         )
         # What Loop[Order, Receipt](...) says becomes known only after this: then run() binds.
         if arguments_of(self, MainLoop) != (Any, Any):
@@ -235,6 +246,10 @@ class MainLoop(Generic[UserRequestT, OutputT]):
             bind(self._responses, result, None)
 
     def _handle(self, request: MainLoopRequest[UserRequestT]) -> MainLoopResult[OutputT]:
+        if not isinstance(request, MainLoopRequest):  # in memory a body is what was sent
+            raise SerializationError(
+                f"a {type(request).__name__} is no request: send MainLoopRequest(request=...)"
+            )
         if request.lease_extender is not None:
             current_lease().adjust(request.lease_extender)
         response, session = self.execute(
@@ -250,6 +265,10 @@ class MainLoop(Generic[UserRequestT, OutputT]):
 
 def _error_result(failure: Failure) -> MainLoopResult[Any]:
     return MainLoopResult(request_id=failure.request_id or NO_REQUEST, error=failure.text)
+
+
+def _named(adapter: object) -> str:
+    return getattr(adapter, "__name__", type(adapter).__name__)
 
 
 def _earlier(one: Deadline | None, other: Deadline | None) -> Deadline | None:

@@ -2,9 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .heartbeat import Heartbeat
 from .mailbox.errors import InvalidParameterError
@@ -15,6 +15,7 @@ __all__ = ["Ended", "Member", "Runnable", "members_of"]
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class Runnable(Protocol):
     """A loop: everything that can be run, told to stop, and watched."""
 
@@ -117,11 +118,14 @@ class Member:
                 yield from member.leaves()
 
 
-def members_of(loops: Sequence[Runnable]) -> list[Member]:
+def members_of(loops: Iterable[Runnable]) -> list[Member]:
     """Check the loops of a group and give each a name."""
-    if not loops:
+    if not isinstance(loops, Iterable):
+        raise InvalidParameterError(f"loops must be a list of loops, not a {type(loops).__name__}")
+    given = list(loops)  # once: a generator would be empty the second time
+    if not given:
         raise InvalidParameterError("loops must hold at least one loop")
-    for loop in loops:
+    for loop in given:
         missing = [
             name for name in ("run", "shutdown", "running", "heartbeat") if not hasattr(loop, name)
         ]
@@ -130,4 +134,4 @@ def members_of(loops: Sequence[Runnable]) -> list[Member]:
                 f"a loop needs run(), shutdown(), running and heartbeat; "
                 f"{type(loop).__name__} has no {', '.join(missing)}"
             )
-    return [Member(f"{type(loop).__name__}-{number}", loop) for number, loop in enumerate(loops)]
+    return [Member(f"{type(loop).__name__}-{number}", loop) for number, loop in enumerate(given)]

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 
 from weakincentives.ids import derived_id
 from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
     Mailbox,
     MailboxResolutionError,
     MailboxResolver,
@@ -74,11 +75,17 @@ def replay_dead_letters(
             "replay_dead_letters needs mailboxes of this package: others are replayed by a "
             "DLQConsumer whose handler sends each body again"
         )
+    if dlq is source:
+        raise InvalidParameterError(
+            f"dlq and source are both {source.name!r}: its letters would lose their evidence"
+        )
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidParameterError(f"limit must be a whole number or None, not {limit!r}")
     told = source.body_type
     bind(dlq, DeadLetter[Any if told is None else told], None)  # type: ignore[misc]
     replay = Replay(dlq, source, predicate, reply_resolver, dry_run)
     replayed = 0
-    if limit is not None and limit <= 0:
+    if limit == 0:
         return 0
     for letter in replay.by_looking() if dlq.capabilities.peeks else replay.by_receiving():
         replayed += 1

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from weakincentives import runtime
 from weakincentives.contrib import mailbox
 
 
@@ -18,6 +19,33 @@ def test_importing_the_package_imports_no_driver() -> None:
         "sys.exit(f'imported: {loaded}' if loaded else 0)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_without_any_driver_the_runtime_gives_all_the_rest() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('redis', 'boto3', 'botocore', 'apsw')))\n"
+        "from weakincentives.runtime import *\n"
+        "InMemoryMailbox('orders').send('tea')\n"
+        "import weakincentives.runtime\n"
+        "try:\n"
+        "    weakincentives.runtime.RedisMailbox\n"
+        "except ImportError as error:\n"
+        "    assert \"pip install 'weakincentives[redis]'\" in str(error), error\n"
+        "else:\n"
+        "    sys.exit('RedisMailbox without redis')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", mailbox.__all__)
+def test_the_runtime_has_the_same_names(name: str) -> None:
+    assert getattr(runtime, name) is getattr(mailbox, name)
+
+
+def test_the_runtime_has_no_others() -> None:
+    with pytest.raises(AttributeError, match="KafkaMailbox"):
+        runtime.KafkaMailbox  # noqa: B018
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from weakincentives.runtime.mailbox import (
@@ -47,6 +49,19 @@ def test_a_name_that_cannot_be_made_is_a_resolution_error() -> None:
     with pytest.raises(MailboxResolutionError, match="no spaces") as caught:
         resolver.resolve("no spaces")
     assert isinstance(caught.value.__cause__, InvalidParameterError)
+
+
+def test_whatever_a_factory_raises_is_a_resolution_error() -> None:
+    class Broken:
+        def create(self, identifier: str) -> Any:
+            raise LookupError("no such region")
+
+    resolver = CompositeResolver(factory=Broken())
+    with pytest.raises(MailboxResolutionError, match="LookupError: no such region") as caught:
+        resolver.resolve("client-1")
+    assert caught.value.identifier == "client-1"
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert resolver.resolve_optional("client-1") is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Durable, typed mailboxes with SQS semantics."""
 
+from weakincentives.errors import WinkError
+
 from .api import Mailbox, MailboxStats
 from .errors import (
     InvalidParameterError,
@@ -71,4 +73,5 @@ __all__ = [
     "ReplyTimeoutError",
     "SerializationError",
     "UnsupportedOperationError",
+    "WinkError",
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -35,6 +35,7 @@ class MailboxStats:
         return self.pending + self.in_flight + self.delayed
 
 
+@runtime_checkable
 class Mailbox(Protocol[T, R]):
     """A durable, typed queue: ``T`` is what is sent, ``R`` what workers reply.
 

@@ -1,6 +1,6 @@
 """A place where queues live, reached by a URL."""
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from .api import Mailbox
 from .reply_table import ReplyStore
@@ -9,6 +9,7 @@ from .resolver import MailboxResolver
 __all__ = ["Backend"]
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Opens mailboxes and a reply store in one place; also a `MailboxFactory`."""
 

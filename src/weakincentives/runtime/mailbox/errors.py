@@ -1,5 +1,7 @@
 """Every error of mailboxes and replies; each docstring is the default message."""
 
+from typing import Any
+
 from weakincentives.errors import WinkError
 
 __all__ = [
@@ -50,6 +52,10 @@ class MailboxResolutionError(MailboxError):
     def __init__(self, identifier: str, message: str | None = None) -> None:
         super().__init__(message or f"no mailbox is known as {identifier!r}")
         self.identifier = identifier
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled from its args, and these are the message alone.
+        return type(self), (self.identifier, str(self))
 
 
 class MessageFinalizedError(MailboxError):

@@ -3,10 +3,11 @@
 import math
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from .errors import InvalidParameterError
 
-__all__ = ["Capabilities", "Limits", "check_name", "check_positive"]
+__all__ = ["Capabilities", "Limits", "check_name", "check_positive", "is_number"]
 
 TEN_YEARS = 10 * 365 * 86_400.0
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
@@ -99,9 +100,14 @@ def check_name(value: object, name: str = "name") -> str:
     return value
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether this is a number that can be counted with; True and NaN are none."""
+    return isinstance(value, int | float) and type(value) is not bool and value == value
+
+
 def check_positive(name: str, value: object, limit: float = TEN_YEARS) -> float:
     """Check a span of time that must be more than nothing."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= limit:
+    if not is_number(value) or not 0 < value <= limit:
         raise InvalidParameterError(
             f"{name} must be a number of seconds above 0 and up to {limit:g}, not {value!r}"
         )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from weakincentives.serde import Codec
 
@@ -30,6 +30,7 @@ NOTHING: Any = object()
 DEFAULT_LIMITS = Limits()
 
 
+@runtime_checkable
 class Reply(Protocol[T_co]):
     """The caller's handle on a reply that is to come."""
 

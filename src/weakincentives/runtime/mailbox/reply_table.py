@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -115,6 +115,7 @@ class ReplyEntry(Generic[T]):
     resolved_at: datetime | None
 
 
+@runtime_checkable
 class ReplyStore(Protocol[T]):
     """Backing storage for replies, with a time to live and an atomic consume."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -15,6 +15,7 @@ __all__ = ["CompositeResolver", "MailboxFactory", "MailboxResolver", "RegistryRe
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
 
+@runtime_checkable
 class MailboxResolver(Protocol[R_co]):
     """Finds the mailbox that a name stands for."""
 
@@ -27,6 +28,7 @@ class MailboxResolver(Protocol[R_co]):
         ...
 
 
+@runtime_checkable
 class MailboxFactory(Protocol[R_co]):
     """Makes the mailbox of a name."""
 
@@ -67,9 +69,10 @@ class CompositeResolver:
             )
         try:
             return self._factory.create(identifier)
-        except MailboxError as error:
+        except Exception as error:
+            # A factory may be anybody's, and the name comes from a stranger.
             raise MailboxResolutionError(
-                identifier, f"no mailbox can be made for {identifier!r}: {error}"
+                identifier, f"no mailbox can be made for {identifier!r}: {_said(error)}"
             ) from error
 
     def resolve_optional(self, identifier: str) -> Mailbox[Any, None] | None:
@@ -78,6 +81,10 @@ class CompositeResolver:
             return self.resolve(identifier)
         except MailboxResolutionError:
             return None
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, MailboxError) else f"{type(error).__name__}: {error}"
 
 
 class RegistryResolver(CompositeResolver):

@@ -77,6 +77,7 @@ class SQSStore:
         self.limits = Limits(
             max_delay=900,
             max_visibility=LONGEST_LEASE,
+            max_wait=LONGEST_POLL,
             max_batch=PER_CALL,
             max_bytes=LARGEST,
             fractions=False,
