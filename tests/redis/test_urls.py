@@ -93,12 +93,27 @@ def test_queues_of_a_cluster_are_found_on_all_nodes(shared_cluster: Cluster) -> 
         "redis+cluster://u:secret@127.0.0.1:1/3",
         "redis://u:secret@host/0?min_replicas=many",
         "redis://u:secret@host:port/0",
+        "redis://u:secret@host/first",
     ],
 )
 def test_urls_that_make_no_sense(url: str) -> None:
     with pytest.raises(InvalidParameterError) as caught:
         connect(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with connect("redis://127.0.0.1:1") as backend, pytest.raises(MailboxConnectionError):
+        backend.queues()
+
+
+def test_a_closed_backend_makes_no_more_connections(server: Standalone) -> None:
+    with connect(f"redis://127.0.0.1:{server.port}") as backend:
+        box = backend.mailbox("orders")
+        box.send(1)
+    for step in (box.approximate_count, backend.queues):
+        with pytest.raises(MailboxClosedError):
+            step()
 
 
 def test_a_cluster_that_is_not_there() -> None:

@@ -1,5 +1,6 @@
 """Odd files and bad URLs: one clear line each, and nothing is overwritten."""
 
+import gc
 import os
 import sqlite3
 import stat
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -14,6 +16,7 @@ import pytest
 
 from weakincentives import connect
 from weakincentives.contrib.mailbox import SQLiteMailbox
+from weakincentives.contrib.mailbox.sqlite import database
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     MailboxClosedError,
@@ -171,6 +174,7 @@ def test_files_without_permission(
         "sqlite:///box.db?speed=high",
         "sqlite:///box.db#part",
         "sqlite:///%00",
+        "sqlite:///:memory:",
     ],
 )
 def test_bad_urls(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +245,49 @@ def test_a_mailbox_that_nobody_has_any_more_leaves_no_file_open(
     assert open_files() > before
     del box
     assert open_files() == before
+
+
+@pytest.mark.parametrize("fate", ["removed", "replaced"])
+def test_a_file_that_is_gone_takes_no_more_messages(
+    path: Path, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOOK_EVERY", 0.0)
+    box: SQLiteMailbox[int] = SQLiteMailbox("jobs", path)
+    box.send(1)
+    (held,) = box.receive()
+    path.unlink()
+    for leftover in ("-wal", "-shm"):
+        Path(f"{path}{leftover}").unlink()
+    if fate == "replaced":
+        other = subprocess.run(
+            [sys.executable, "-c", ANOTHER, str(path)], check=True, capture_output=True, text=True
+        )
+        assert other.stdout == "sent\n"
+    for step in (partial(box.send, 2), held.acknowledge, box.receive):
+        with pytest.raises(MailboxConnectionError, match="removed or replaced"):
+            step()
+    assert path.exists() == (fate == "replaced")
+    again: SQLiteMailbox[int] = SQLiteMailbox("jobs", path)
+    again.send(3)
+    del box, held
+    gc.collect()
+    bodies = [message.body for message in again.receive(max_messages=5)]
+    assert bodies == ([7, 3] if fate == "replaced" else [3])
+
+
+ANOTHER = """
+import os, sys
+from weakincentives.contrib.mailbox import SQLiteMailbox
+SQLiteMailbox("other", sys.argv[1]).send(0)
+SQLiteMailbox("jobs", sys.argv[1]).send(7)
+print("sent", flush=True)
+os._exit(0)  # so that the journal stays
+"""
+
+
+def test_a_name_that_sqlite_takes_for_memory_is_refused() -> None:
+    with pytest.raises(InvalidParameterError, match="memory://"):
+        SQLiteMailbox("jobs", ":memory:")
 
 
 def test_two_backends_on_one_file_are_independent(path: Path) -> None:

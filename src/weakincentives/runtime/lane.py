@@ -6,12 +6,15 @@ import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from .lease_extender import DEFAULT_EXTENSION, LeaseExtenderConfig
 from .source import Job
 
 __all__ = ["Lane", "Run"]
+
+LAZY = (GeneratorType, AsyncGeneratorType)
 
 
 class Run:
@@ -58,7 +61,11 @@ class Lane:
     def call(self, body: Any) -> Any:
         """Call the handler, plain or async."""
         result = self._handler(body)
-        return self._await(result) if hasattr(result, "__await__") else result
+        if hasattr(result, "__await__"):
+            return self._await(result)
+        if type(result) in LAZY:
+            raise TypeError("the handler returned a generator: nothing of it has run")
+        return result
 
     def _await(self, result: Awaitable[Any]) -> Any:
         """Await an async handler's result, in this thread's own event loop."""

@@ -17,6 +17,7 @@ from weakincentives.runtime.mailbox import (
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
 from .backoff import transport_pause
+from .checks import check_made_of, check_run
 from .dead_letter import DeadLetter
 from .events import MailboxUnreachable
 from .evidence import error_type
@@ -59,6 +60,7 @@ class Worker(Generic[T, R]):
         dlq: "DLQPolicy[T, R] | None" = None,
         config: WorkerConfig | None = None,
     ) -> None:
+        check_made_of(mailbox, handler, dlq, config)
         self.config = config = config if config is not None else WorkerConfig()
         self.heartbeat = Heartbeat()
         self.lease_extender = LeaseExtender(config.lease_extender)
@@ -105,6 +107,7 @@ class Worker(Generic[T, R]):
         May be called from several threads. A job that ends the process (``sys.exit``, Ctrl-C)
         ends the loop, and comes out of here.
         """
+        check_run(max_iterations, self._handler)
         self._bind_dead_letters()
         run = Run(max_iterations, visibility_timeout, wait_time_seconds, self.config.lease_extender)
         with self._lock:

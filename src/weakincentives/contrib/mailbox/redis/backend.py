@@ -68,7 +68,10 @@ class RedisBackend:
 
     def queues(self) -> list[str]:
         """List the queues that hold messages, by a walk over the names of all keys."""
-        return drive(_queues(link_of(self._client)))
+        try:
+            return drive(_queues(link_of(self._client)))
+        except (redis.RedisError, OSError) as error:
+            raise MailboxConnectionError(f"{self._url}: {error}") from error
 
     def reply_store(self) -> RedisReplyStore[Any]:
         """Return the store in which callers of `send_expecting_reply` wait."""
@@ -83,7 +86,7 @@ class RedisBackend:
         self._closed = True
         for mailbox in list(self._mailboxes):
             mailbox.close()
-        link_of(self._client).close()
+        link_of(self._client).end()
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -132,6 +135,11 @@ def open_backend(url: str, parts: SplitResult) -> RedisBackend:
 
 
 def _standalone(url: str, secure: str, parts: SplitResult, query: dict[str, str]) -> Any:
+    database = parts.path.strip("/")
+    if database and not database.isdigit():
+        raise InvalidParameterError(
+            f"{redacted(url)}: the database is a number, as in redis://host:port/0"
+        )
     return redis.Redis.from_url(_plain(secure, parts.netloc, parts.path, query))
 
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from weakincentives.clock import SystemClock
-from weakincentives.runtime.mailbox import MailboxConnectionError
+from weakincentives.runtime.mailbox import MailboxClosedError, MailboxConnectionError
 from weakincentives.runtime.mailbox.flow import Flow, drive
 
 from .calls import INTERRUPTED, Block, Call, Outcome, Tries
@@ -70,6 +70,7 @@ class Link:
         self.topology = topology
         self.wire: Wire = AsyncWire() if topology.awaited else SyncWire()
         self._pid = os.getpid()
+        self._ended = False
         self._nodes: dict[Address | None, Node] = {}
         self._slots: dict[int, Node] = {}
         self.users: WeakSet[Any] = WeakSet()
@@ -175,6 +176,11 @@ class Link:
         for node in self._nodes.values():
             self._clear(node)
 
+    def end(self) -> None:
+        """Let go of the connections, for good."""
+        self._ended = True
+        self.close()
+
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
@@ -260,6 +266,8 @@ class Link:
         return held
 
     def _dial(self, node: Node) -> Flow[Held]:
+        if self._ended:
+            raise MailboxClosedError("its backend was closed")
         held = Held(self.topology.make(node.address), node.generation, self.wire.place())
         try:
             yield self.wire.connect(held)

@@ -23,7 +23,7 @@ from weakincentives.runtime.mailbox.errors import (
 )
 
 from .era import Era, FileClock, kernel_boot_id, next_era
-from .opening import make_wake_file, open_connection, wake_path
+from .opening import identity_of, make_wake_file, open_connection, wake_path
 from .signals import Signal, best_signal
 from .trouble import translated
 from .wake import Key, Wake
@@ -31,6 +31,8 @@ from .wake import Key, Wake
 __all__ = ["Database", "Transaction"]
 
 DURABILITIES = ("full", "normal")
+LOOK_EVERY = 1.0
+"""After so many seconds a step makes sure that the file is still the one that was opened."""
 
 SignalMaker = Callable[[str, Callable[[], int]], Signal]
 
@@ -51,6 +53,10 @@ class Database:
             raise InvalidParameterError(
                 f"durability must be 'full' or 'normal', not {durability!r:.100}"
             )
+        if Path(path).name == ":memory:":
+            raise InvalidParameterError(
+                "path must be a file; for mailboxes in memory use memory:// or InMemoryMailbox"
+            )
         self.path = str(Path(path).absolute())
         self.durability = durability
         self.clock: Clock = clock if clock is not None else SystemClock()
@@ -58,6 +64,8 @@ class Database:
         self._make_signal = make_signal
         self._closed = False
         self._stranded = False
+        self.gone = False
+        """The file was removed or replaced under us."""
         self._start()
         with self._lock:
             self._open_writer()
@@ -73,6 +81,8 @@ class Database:
         self._doomed: BaseException | None = None
         self._news: list[tuple[Key, int]] = []
         self._wall_offset_us = 0
+        self._identity: tuple[int, int] | None = None
+        self._look_at = 0.0
         self.wake = Wake(
             wake_path(self.path), weakref.WeakMethod(self._count), weakref.WeakMethod(self._signal)
         )
@@ -116,8 +126,8 @@ class Database:
         """
         with self._lock:
             writer = self._writer or self._open_writer()
-            if not self._depth and writer.in_transaction:
-                writer.execute("ROLLBACK")  # left behind by an interrupt between two steps
+            if not self._depth:
+                self._tidy(writer)
             hasty = not lasting and not self._depth and self.durability == "full"
             try:
                 if hasty:
@@ -170,6 +180,26 @@ class Database:
             connection.execute("UPDATE era SET wall_offset_us = ?", (offset,))
             self._wall_offset_us = offset
 
+    def _tidy(self, writer: apsw.Connection) -> None:
+        """See to it that a step may begin."""
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")  # left behind by an interrupt between two steps
+        now = SystemClock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY
+        try:
+            self.gone = identity_of(self.path) != self._identity
+        except OSError:
+            return  # nobody can tell
+        if self.gone:
+            for connection in (writer, self._reader):
+                if connection is not None:
+                    # Closing would remove the journal by its name, and that may be another's now.
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.close_connections()
+            self.check_open()
+
     def close_connections(self) -> None:
         """Close the connections; the next step opens them again unless the database is closed."""
         with self._read_lock:
@@ -213,6 +243,8 @@ class Database:
             connection.close()
             raise translated(error, self.path) from error
         self._writer = connection
+        self._identity = identity_of(self.path)
+        self._look_at = SystemClock.monotonic() + LOOK_EVERY
         return connection
 
     def _open_reader(self) -> apsw.Connection:
@@ -259,6 +291,11 @@ class Database:
         """Raise if no step can be taken here."""
         if self._closed:
             raise MailboxClosedError(f"{self.path} was closed")
+        if self.gone:
+            raise MailboxConnectionError(
+                f"{self.path} was removed or replaced while it was in use, and this step was not "
+                "taken; open the mailbox anew, or restart this process"
+            )
         if self._stranded:
             raise MailboxConnectionError(
                 f"{self.path} cannot be used here: this process was forked inside a transaction; "
@@ -304,8 +341,8 @@ class Transaction:
         database._lock.acquire()
         try:
             writer = database._writer or database._open_writer()
-            if not database._depth and writer.in_transaction:
-                writer.execute("ROLLBACK")  # left behind by an interrupt between two steps
+            if not database._depth:
+                database._tidy(writer)
             if not writer.in_transaction:
                 writer.execute("BEGIN IMMEDIATE")
         except BaseException as error:

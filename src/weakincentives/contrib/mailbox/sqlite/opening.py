@@ -44,6 +44,15 @@ def open_connection(path: str, durability: str) -> apsw.Connection:
     return connection
 
 
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None if there is none."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def make_wake_file(path: str) -> None:
     """Make the file that waiters watch, as private as the database itself."""
     place, wake = Path(path), Path(wake_path(path))

@@ -51,7 +51,7 @@ class Registry:
         place = os.path.realpath(path)
         with self._lock:
             database = self._shared.get((place, durability))
-            if database is None:
+            if database is None or database.gone:
                 database = self._shared[place, durability] = self.open(place, durability)
             return database
 
