@@ -17,6 +17,7 @@ SUBJECTS = {
     "workers": "Workers",
     "sqlite": "SQLite",
     "redis_server": "The Redis server",
+    "clocks": "Clocks",
     "failover": "Sentinel and Cluster",
     "network": "The network",
     "resources": "Much of everything",

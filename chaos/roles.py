@@ -1,5 +1,6 @@
 """What child processes do; each role is told where, and writes its own history."""
 
+import logging
 import os
 import random
 import re
@@ -12,14 +13,23 @@ from typing import Any
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
 import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
-from chaos.history import Log
+from chaos.history import Log, now
 from chaos.recording import recorded
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, LoopGroup, Worker
 from weakincentives.runtime.mailbox.errors import MailboxError, MailboxFullError
 from weakincentives.runtime.worker import WorkerConfig
 
-__all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve", "statements"]
+__all__ = [
+    "churn",
+    "dying",
+    "fill_a_disk",
+    "fork_and_go_on",
+    "group",
+    "serve",
+    "statements",
+    "telling_the_time",
+]
 
 NOW = Backoff(base=0.01, cap=0.01)
 
@@ -64,6 +74,23 @@ def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> 
     _backend, box = opened(url, histories, name)
     config = WorkerConfig(batch=batch, backoff=NOW)
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
+
+
+def telling_the_time(url: str, histories: str, name: str, lease: float) -> None:
+    """A worker that writes down by how much its wall clock is off, as others see it."""
+    log = Log(Path(histories), f"{name}-clock")
+    boot = time.time() - now()
+
+    def job(body: Any) -> Any:
+        result = handle(body)
+        log.mark("off by", f"{time.time() - now() - boot:.0f}")
+        return result
+
+    logging.disable(logging.CRITICAL)
+    _backend, box = opened(url, histories, name)
+    Worker(box, job, config=WorkerConfig(backoff=NOW)).run(
+        visibility_timeout=lease, wait_time_seconds=1
+    )
 
 
 def dying(

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +17,7 @@ from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
 from chaos import checkers, snapshots
 from chaos.checkers import Snapshot
 from chaos.history import Log, Op, now, read
-from chaos.processes import Child
+from chaos.processes import Child, Program
 from chaos.recording import Hook, recorded
 from weakincentives import connect
 from weakincentives.runtime.mailbox.errors import MailboxError, ReceiptHandleExpiredError
@@ -181,6 +181,19 @@ class Stage:
         child = Child(role, name, self.url, str(self.histories), name, *args, plant=self.plant)
         self.resources.callback(child.kill)
         return child
+
+    def program(
+        self, role: Callable[..., object], *args: Any, environment: Mapping[str, str]
+    ) -> Program:
+        """Start a role in an interpreter of its own."""
+        program = Program(
+            role,
+            *(self.url, str(self.histories), role.__name__, *args),
+            environment=environment,
+            plant=self.plant,
+        )
+        self.resources.callback(program.kill)
+        return program
 
     def history(self) -> list[Op]:
         """Return what all clients did so far."""

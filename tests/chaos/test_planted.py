@@ -160,6 +160,11 @@ def test_a_bug_in_the_sql_is_caught(
             "workers.batch_waiting_its_turn.sqlite",
             "delivered again while their worker lived",
         ),
+        (
+            "beats_by_the_wall_clock",
+            "clocks.process_clock_jumps.sqlite",
+            "delivered again while their worker lived",
+        ),
     ],
 )
 def test_a_bug_in_a_process_is_caught(plant: str, scenario: str, finding: str) -> None:
