@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.history import Log
 
-__all__ = ["RecordedStore", "recorded"]
+__all__ = ["AwaitedRecordedStore", "RecordedStore", "recorded"]
 
 Hook = Callable[[str, str], None]
 """Called with "before" or "after" and the name of each step: where scenarios strike."""
@@ -15,12 +15,13 @@ Hook = Callable[[str, str], None]
 
 def recorded(mailbox: Any, log: Log, hook: Hook | None = None) -> Any:
     """Let a mailbox record what it does, and return it."""
-    mailbox.store = RecordedStore(mailbox.store, log, hook)
+    kind = AwaitedRecordedStore if mailbox.store.steps == "awaited" else RecordedStore
+    mailbox.store = kind(mailbox.store, log, hook)
     return mailbox
 
 
 class RecordedStore:
-    """Any blocking Store, with a history."""
+    """Any Store whose steps are not awaited, with a history."""
 
     def __init__(self, store: Any, log: Log, hook: Hook | None = None) -> None:
         self.inner = store
@@ -160,6 +161,48 @@ class RecordedStore:
     @staticmethod
     def _outcomes(done: Sequence[bool]) -> list[str]:
         return ["ok" if one else "failed" for one in done]
+
+
+class AwaitedRecordedStore(RecordedStore):
+    """An AsyncStore, with a history; a step that is cancelled is one of unknown outcome."""
+
+    async def put(self, messages: Sequence[Any]) -> None:
+        delay = max(message.delay for message in messages)
+        with self._recorded("send", [(message.id, "") for message in messages], delay):
+            await self.inner.put(messages)
+
+    async def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+    ) -> Any:
+        with (
+            self._recorded("ack", self._of(acknowledge)) as acks,
+            self._recorded("receive", [("", "")], seconds) as look,
+        ):
+            leases = await self.inner.lease(count, seconds, acknowledge=acknowledge, ids=ids)
+            acks.outcomes = self._outcomes(leases.acknowledged)
+            self._note(look, leases)
+        return leases
+
+    async def purge(self) -> Any:
+        with self._recorded("purge", [("", "")]):
+            return await self.inner.purge()
+
+    def together(self) -> Any:
+        """Tasks share a thread: what is done inside stays single steps, as on every AsyncStore."""
+        return self.inner.together()
+
+    async def _settle(
+        self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
+    ) -> Any:
+        with self._recorded(op, self._of(handles), seconds) as call:
+            done = await step()
+            call.outcomes = self._outcomes(done)
+        return done
 
 
 class RecordedListener:

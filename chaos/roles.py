@@ -1,5 +1,6 @@
 """What child processes do; each role is told where, and writes its own history."""
 
+import asyncio
 import logging
 import os
 import random
@@ -13,11 +14,16 @@ from typing import Any
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
 import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
+from chaos.awaited import awaited_mailbox
 from chaos.history import Log, now
 from chaos.recording import recorded
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, LoopGroup, Worker
-from weakincentives.runtime.mailbox.errors import MailboxError, MailboxFullError
+from weakincentives.runtime.mailbox.errors import (
+    MailboxError,
+    MailboxFullError,
+    ReceiptHandleExpiredError,
+)
 from weakincentives.runtime.worker import WorkerConfig
 
 __all__ = [
@@ -27,6 +33,7 @@ __all__ = [
     "fork_and_go_on",
     "group",
     "serve",
+    "serve_awaited",
     "statements",
     "telling_the_time",
 ]
@@ -74,6 +81,22 @@ def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> 
     _backend, box = opened(url, histories, name)
     config = WorkerConfig(batch=batch, backoff=NOW)
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
+
+
+def serve_awaited(url: str, histories: str, name: str, lease: float) -> None:
+    """A consumer in an event loop."""
+    box = recorded(awaited_mailbox(url, "jobs"), Log(Path(histories), name))
+
+    async def consume() -> None:
+        while True:
+            for message in await box.receive_async(visibility_timeout=lease, wait_time_seconds=1):
+                await asyncio.sleep(message.body.get("work", 0))
+                try:
+                    await message.acknowledge_async()
+                except ReceiptHandleExpiredError:
+                    pass  # it was frozen, and somebody else has it
+
+    asyncio.run(consume())
 
 
 def telling_the_time(url: str, histories: str, name: str, lease: float) -> None:

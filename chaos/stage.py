@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
 
 from chaos import checkers, snapshots
+from chaos.awaited import AwaitedBackend
 from chaos.checkers import Snapshot
 from chaos.history import Log, Op, now, read
 from chaos.processes import Child, Program
@@ -102,7 +103,9 @@ class Stage:
     """One run of a scenario."""
 
     def __init__(self, scenario: Scenario, seed: int, scale: Scale, resources: ExitStack) -> None:
-        self.backend = scenario.backend
+        self.backend, _, client = scenario.backend.partition("+")
+        self.awaited = client == "asyncio"
+        """Whether clients are those of redis.asyncio."""
         self.trials = scenario.trials[scale]
         self.full = scale == "full"
         self.seed = seed
@@ -159,10 +162,14 @@ class Stage:
         """Take this server instead of the usual one."""
         self.__dict__["server"] = self.resources.enter_context(server)
 
+    def open(self, url: str) -> Any:
+        """Open a Backend with the kind of client that this run is about."""
+        return AwaitedBackend(url) if self.awaited else connect(url)
+
     @cached_property
     def connection(self) -> Any:
         """A Backend for this process."""
-        return self.resources.enter_context(connect(self.url))
+        return self.resources.enter_context(self.open(self.url))
 
     def mailbox(
         self, queue: str = QUEUE, *, client: str = "", hook: Hook | None = None, **options: Any
@@ -172,7 +179,14 @@ class Stage:
         if client:
             log = Log(self.histories, client)
             self.resources.callback(log.close)
-        return recorded(self.connection.mailbox(queue, **options), log, hook)
+        return self.recorded(self.connection, queue, log, hook, **options)
+
+    def recorded(
+        self, backend: Any, queue: str, log: Log, hook: Hook | None = None, **options: Any
+    ) -> Any:
+        """Open a mailbox on a backend, whose steps are recorded, and which blocks when called."""
+        box = recorded(backend.mailbox(queue, **options), log, hook)
+        return backend.faced(box) if self.awaited else box
 
     def child(self, role: Callable[..., object], *args: Any, name: str = "") -> Child:
         """Start a process; its role gets url, directory of histories and its name first."""

@@ -9,7 +9,7 @@ from chaos.stage import QUEUE, Load, Stage, eventually, scenario
 KEY = f"{{queue:{QUEUE}}}:data"
 
 
-@scenario("sentinel", full=10, short=1)
+@scenario("sentinel", "sentinel+asyncio", full=10, short=1)
 def primary_killed(stage: Stage):
     """kill -9 of the primary under Sentinel, under load; every ok send was on a replica"""
     trio, times = _start(stage), []

@@ -11,7 +11,7 @@ from weakincentives.runtime.mailbox.errors import MailboxConnectionError, Mailbo
 RECOVER = 20.0
 
 
-@scenario("redis", full=30, short=1)
+@scenario("redis", "redis+asyncio", full=30, short=1)
 def server_kill_always(stage: Stage):
     """kill -9 of a server with appendfsync always, under load"""
     stage.server_options = {"appendonly": "always"}

@@ -18,7 +18,7 @@ ALLOWED = LEASE + 1.0
 """Recovery: the promise is the lease and a second."""
 
 
-@scenario("sqlite", "redis", full=200, short=4)
+@scenario("sqlite", "redis", "redis+asyncio", full=200, short=4)
 def worker_kill(stage: Stage):
     """kill -9 of a worker in the middle of a job"""
     crew, box = _crew(stage), stage.mailbox()
@@ -27,13 +27,13 @@ def worker_kill(stage: Stage):
         _await_job(stage, victim, feeding=box)
         stage.log.mark("kill", victim.name)
         victim.kill()
-        crew.append(stage.child(roles.serve, LEASE))
+        crew.append(_worker(stage))
         time.sleep(PACE)
     _finish(stage, crew)
     return _judged(stage, "kill")
 
 
-@scenario("sqlite", "redis", full=50, short=2)
+@scenario("sqlite", "redis", "redis+asyncio", full=50, short=2)
 def worker_freeze(stage: Stage):
     """SIGSTOP of a worker until its lease is over and its job done by another, then SIGCONT"""
     crew, box = _crew(stage), stage.mailbox()
@@ -142,7 +142,11 @@ def kill_between_dead_letter_and_ack(stage: Stage):
 
 
 def _crew(stage: Stage) -> list[Child]:
-    return [stage.child(roles.serve, LEASE) for _ in range(CREW)]
+    return [_worker(stage) for _ in range(CREW)]
+
+
+def _worker(stage: Stage) -> Child:
+    return stage.child(roles.serve_awaited if stage.awaited else roles.serve, LEASE)
 
 
 def _await_job(stage: Stage, child: Child, *, feeding) -> None:

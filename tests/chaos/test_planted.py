@@ -24,6 +24,7 @@ from tests.services import missing
 from weakincentives.contrib.mailbox.sqlite import SQLiteStore, store
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.testing import FakeClock
+from weakincentives.runtime.mailbox import receiving
 from weakincentives.runtime.mailbox.memory_store import InMemoryStore
 from weakincentives.runtime.mailbox.store import Outgoing
 
@@ -172,6 +173,17 @@ def test_a_bug_in_a_process_is_caught(plant: str, scenario: str, finding: str) -
     if result.not_run:
         missing(result.not_run)
     assert [text for text in result.violations if finding in text]
+
+
+def test_a_cancelled_receive_that_keeps_its_leases_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def keep(box: Any, look: Any) -> None:
+        await look
+
+    monkeypatch.setattr(receiving, "_give_back", keep)
+    result = SCENARIOS["tasks.cancellation_storm.sqlite"](1, "short")
+    assert [text for text in result.violations if text.startswith("kept: ")]
 
 
 def test_every_planted_bug_is_in_this_list() -> None:
