@@ -36,6 +36,11 @@ class RecordedStore:
         if hasattr(store, "queue"):
             self._note_repeats(store.queue)
 
+    @property
+    def redrive_policy(self) -> Any:
+        """What an SQSMailbox shows among its figures."""
+        return self.inner.redrive_policy
+
     def put(self, messages: Sequence[Any]) -> None:
         delay = max(message.delay for message in messages)
         self._hook("before", "send")

@@ -20,6 +20,7 @@ SUBJECTS = {
     "redis_server": "The Redis server",
     "clocks": "Clocks",
     "failover": "Sentinel and Cluster",
+    "sqs": "SQS, on an emulator",
     "network": "The network",
     "resources": "Much of everything",
     "hostile": "Rubbish",

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
+import weakincentives.contrib.mailbox.aws.mailbox
 import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
 from chaos.awaited import awaited_mailbox
+from chaos.cloud import CREDENTIALS
 from chaos.history import Log, now
 from chaos.recording import recorded
 from weakincentives import connect
@@ -43,6 +45,8 @@ NOW = Backoff(base=0.01, cap=0.01)
 
 def opened(url: str, histories: str, name: str, hook: Any = None, queue: str = "jobs") -> Any:
     """Return a backend and a recorded mailbox on it."""
+    if url.startswith("sqs:"):
+        os.environ.update(CREDENTIALS)
     backend = connect(url)
     return backend, recorded(backend.mailbox(queue), Log(Path(histories), name), hook)
 
