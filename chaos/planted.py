@@ -94,6 +94,17 @@ def only_the_job_at_work_is_kept() -> None:
     Worker._work = work  # type: ignore[method-assign]
 
 
+def replies_without_an_id() -> None:
+    """Loops: a reply that is sent again is another reply."""
+    from weakincentives.runtime.mailbox.message import Message
+
+    def reply(self: Any, value: Any, message_id: str | None) -> Any:
+        return usual(self, value, None)
+
+    usual = Message._reply
+    Message._reply = reply  # type: ignore[method-assign]
+
+
 def beats_by_the_wall_clock() -> None:
     """Loops: when a lease is to be extended is told by the wall clock."""
     from weakincentives.runtime import lease_extender, lease_scheduler
@@ -111,6 +122,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         ack_before_reply,
         ack_before_dead_letter,
         only_the_job_at_work_is_kept,
+        replies_without_an_id,
         beats_by_the_wall_clock,
     )
 }

@@ -15,6 +15,7 @@ SUBJECTS = {
     "agreement": "The code agrees with the model",
     "limits": "Promises beside leases",
     "workers": "Workers",
+    "main_loop": "MainLoops",
     "tasks": "Tasks of an event loop",
     "sqlite": "SQLite",
     "redis_server": "The Redis server",

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,18 @@ from chaos.cloud import CREDENTIALS
 from chaos.history import Log, now
 from chaos.recording import recorded
 from weakincentives import connect
-from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, LoopGroup, Worker
+from weakincentives.adapters import CallableAdapter
+from weakincentives.runtime import (
+    Backoff,
+    DLQPolicy,
+    LeaseExtenderConfig,
+    LoopGroup,
+    MainLoop,
+    MainLoopConfig,
+    MainLoopRequest,
+    MainLoopResult,
+    Worker,
+)
 from weakincentives.runtime.mailbox.errors import (
     MailboxError,
     MailboxFullError,
@@ -29,11 +41,14 @@ from weakincentives.runtime.mailbox.errors import (
 from weakincentives.runtime.worker import WorkerConfig
 
 __all__ = [
+    "Outcome",
+    "Request",
     "churn",
     "dying",
     "fill_a_disk",
     "fork_and_go_on",
     "group",
+    "main_loop",
     "serve",
     "serve_awaited",
     "statements",
@@ -120,6 +135,30 @@ def telling_the_time(url: str, histories: str, name: str, lease: float) -> None:
     )
 
 
+class Answering(MainLoop[dict[str, Any], dict[str, Any]]):
+    """Does what a request says, and returns it."""
+
+
+Request = MainLoopRequest[dict[str, Any]]
+Outcome = MainLoopResult[dict[str, Any]]
+
+
+def main_loop(url: str, histories: str, name: str, lease: float, when: str = "") -> None:
+    """A MainLoop, to be killed just before or after it acknowledges if it is told when."""
+    _backend, box = opened(url, histories, name, partial(strike, when, "ack"))
+    config = MainLoopConfig(backoff=NOW, lease_extender=LeaseExtenderConfig(enabled=not when))
+    adapter = CallableAdapter(lambda prompt: handle(prompt.params))
+    Answering(adapter=adapter, requests=box, config=config).run(
+        visibility_timeout=lease, wait_time_seconds=1
+    )
+
+
+def strike(when: str, step: str, moment: str, taken: str) -> None:
+    """Die at one moment of one step."""
+    if (moment, taken) == (when, step):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def dying(
     url: str,
     histories: str,
@@ -130,12 +169,7 @@ def dying(
     dead_letters: bool,
 ) -> None:
     """A worker that is killed just before or after one of its steps."""
-
-    def strike(moment: str, taken: str) -> None:
-        if (moment, taken) == (when, step):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    backend, box = opened(url, histories, name, strike)
+    backend, box = opened(url, histories, name, partial(strike, when, step))
     dlq = DLQPolicy(backend.mailbox("dead"), max_delivery_count=1) if dead_letters else None
     config = WorkerConfig(backoff=NOW, lease_extender=LeaseExtenderConfig(enabled=False))
     Worker(box, handle, dlq=dlq, config=config).run(visibility_timeout=lease, wait_time_seconds=1)

@@ -152,6 +152,11 @@ def test_a_bug_in_the_sql_is_caught(
         ("ack_before_reply", "workers.kill_between_reply_and_ack.sqlite", "replies: "),
         ("ack_before_reply", "workers.kill_between_reply_and_ack.redis", "replies: "),
         (
+            "replies_without_an_id",
+            "workers.kill_between_reply_and_ack.redis",
+            "replies: 2 to request",
+        ),
+        (
             "ack_before_dead_letter",
             "workers.kill_between_dead_letter_and_ack.sqlite",
             "has no dead letter",
