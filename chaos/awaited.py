@@ -19,6 +19,8 @@ def client_of(url: str) -> tuple[Any, int]:
     replicas = int(query.pop("min_replicas", "0"))
     if parts.scheme == "redis":
         return redis.asyncio.from_url(parts._replace(query=urlencode(query)).geturl()), replicas
+    if parts.scheme == "redis+cluster":
+        return redis.asyncio.RedisCluster(host=str(parts.hostname), port=parts.port or 0), replicas
     assert parts.scheme == "redis+sentinel", url
     places = [place.rpartition(":") for place in parts.netloc.split(",")]
     managed: Any = Sentinel(

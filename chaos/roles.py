@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
-import weakincentives.contrib.mailbox.aws.mailbox
+import weakincentives.contrib.mailbox.aws.backend
 import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
 from chaos.awaited import awaited_mailbox

@@ -33,6 +33,8 @@ def server_clock_jumps(stage: Stage):
         hours = stage.rng.randint(1, 12)
         _forward(stage, clock, f"forward-{trial}", hours)
         _back(stage, clock, f"back-{trial}", hours)
+    if stage.full:
+        _ends(stage, clock)
     _move(stage, clock, 24 * HOUR)  # beyond every lease that was taken in the hours ahead
     load.stop()
     stage.violations += load.errors
@@ -86,6 +88,15 @@ def _back(stage: Stage, clock: MovedClock, queue: str, hours: int) -> None:
     _move(stage, clock, clock.seconds - HOUR)
 
 
+def _ends(stage: Stage, clock: MovedClock) -> None:
+    """A long poll that finds nothing ends, although the server's own timer has hours to go."""
+    waiting = Poll(stage.mailbox("ends"), wait=2.0)
+    began = now()
+    _move(stage, clock, clock.seconds - 12 * HOUR)
+    waiting.result()
+    stage.figures["end of a poll of 2 s across a jump back, s"] = round(now() - began, 3)
+
+
 @scenario("sqlite", "redis", full=12, short=2)
 def process_clock_jumps(stage: Stage):
     """the wall clock of a worker's process set forward and back by hours: it keeps its leases"""
@@ -134,10 +145,11 @@ def client_clock_jumps(stage: Stage):
 
 
 class Poll:
-    """A long poll in a thread of its own, for longer than any trial takes."""
+    """A long poll in a thread of its own, if not told otherwise for longer than any trial takes."""
 
-    def __init__(self, box: Any) -> None:
+    def __init__(self, box: Any, wait: float = SOON) -> None:
         self._box = box
+        self._seconds = wait
         self._found: list[Any] = []
         self._thread = threading.Thread(target=self._wait, daemon=True)
         self._thread.start()
@@ -149,7 +161,7 @@ class Poll:
         return self._found
 
     def _wait(self) -> None:
-        self._found = self._box.receive(visibility_timeout=LONG, wait_time_seconds=SOON)
+        self._found = self._box.receive(visibility_timeout=LONG, wait_time_seconds=self._seconds)
 
 
 def _moved_clock(stage: Stage) -> MovedClock:

@@ -27,6 +27,7 @@ def worker_kill(stage: Stage):
     return judged(stage, "kill")
 
 
+@scenario("sqs", full=10, short=1)
 @scenario("sqlite", "redis", "redis+asyncio", full=50, short=2)
 def worker_freeze(stage: Stage):
     """SIGSTOP of a worker until its lease is over and its job done by another, then SIGCONT"""
