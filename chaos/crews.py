@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from chaos.checkers import percentiles, recoveries
+from chaos.checkers import deliveries, percentiles, recoveries
 from chaos.processes import Child
 from chaos.stage import Result, Stage, eventually
 from weakincentives.runtime.mailbox.errors import MailboxError
@@ -19,6 +19,7 @@ __all__ = [
     "die_at",
     "frozen_in_turn",
     "judged",
+    "kept",
     "killed_in_turn",
     "last_lines",
     "written",
@@ -74,6 +75,14 @@ def die_at(stage: Stage, count: int, hire: Callable[[str], Child]) -> None:
             living.append(hire(("before", "after")[number % 2]))
         elif not living:
             return
+
+
+def kept(stage: Stage) -> Result:
+    """Judge a run in which no worker lost a lease: nothing was delivered twice."""
+    again = sum(len(history) > 1 for history in deliveries(stage.history()).values())
+    if again:
+        stage.violations.append(f"{again} messages were delivered again while their worker lived")
+    return stage.verdict()
 
 
 def judged(stage: Stage, fault: str) -> Result:

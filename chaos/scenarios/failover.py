@@ -4,7 +4,8 @@ import time
 
 from chaos.checkers import percentiles
 from chaos.history import now
-from chaos.stage import QUEUE, Load, Stage, eventually, scenario
+from chaos.load import Load
+from chaos.stage import QUEUE, Stage, eventually, scenario
 
 KEY = f"{{queue:{QUEUE}}}:data"
 

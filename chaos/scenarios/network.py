@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from chaos.checkers import percentiles
 from chaos.history import Log, now
+from chaos.load import Load
 from chaos.proxy import HOST, Proxy
 from chaos.snapshots import of_redis
-from chaos.stage import Load, Stage, scenario
+from chaos.stage import Stage, scenario
 from weakincentives.runtime.mailbox.errors import MailboxError, ReceiptHandleExpiredError
 
 LEASE = 30

@@ -4,7 +4,8 @@ import time
 
 from chaos.checkers import percentiles
 from chaos.history import now
-from chaos.stage import Load, Stage, eventually, scenario
+from chaos.load import Load
+from chaos.stage import Stage, eventually, scenario
 from weakincentives.contrib.mailbox.redis import link
 from weakincentives.runtime.mailbox.errors import MailboxConnectionError, MailboxFullError
 
