@@ -2,14 +2,16 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any
 
 from chaos.awaited import awaited_mailbox
+from chaos.proxy import HOST, Proxy
 from chaos.recording import recorded
 from chaos.stage import QUEUE, Stage, eventually, scenario
-from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
+from weakincentives.runtime.mailbox.errors import MailboxError
 
 LEASE = 2.0
 AT_ONCE = 20
@@ -27,6 +29,32 @@ def cancellation_storm(stage: Stage):
     if connections is not None:
         eventually(lambda: _connections(stage) <= connections, LET_GO, "connections to be closed")
     stage.drain(within=LEASE + 10)
+    return stage.verdict()
+
+
+@scenario("redis", "redis+asyncio", full=5000, short=500)
+def cancellation_storm_on_a_bad_line(stage: Stage):
+    """the same, while all connections are cut again and again: leases end by themselves at last"""
+    connections = _connections(stage)
+    with Proxy(stage.server.port) as proxy:
+        stage.reach(f"redis://{HOST}:{proxy.port}/0")
+        over = threading.Event()
+
+        def cut() -> None:
+            rng = random.Random(stage.seed)
+            while not over.wait(rng.uniform(0.1, 0.5)):
+                proxy.cut_all()
+
+        cutter = threading.Thread(target=cut, daemon=True)
+        cutter.start()
+        try:
+            asyncio.run(_storm(stage))
+        finally:
+            over.set()
+            cutter.join()
+        eventually(lambda: _connections(stage) <= connections, LET_GO, "connections to be closed")
+        stage.drain(within=LEASE + 10)
+        stage.connection.close()
     return stage.verdict()
 
 
@@ -98,7 +126,7 @@ class Storm:
         if rng.random() < 0.3:
             await asyncio.sleep(0)
             task.cancel()
-        with suppress(asyncio.CancelledError, ReceiptHandleExpiredError):
+        with suppress(asyncio.CancelledError, MailboxError):
             return await task
         return None
 
