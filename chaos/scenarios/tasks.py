@@ -98,8 +98,11 @@ class Storm:
 
     async def send(self) -> None:
         while not self.over:
-            await self._struck(self._box.send_batch_async(["x"] * self._stage.rng.randint(1, 30)))
-            await asyncio.sleep(0.02)  # so that those who receive have to wait now and then
+            # Few enough that those who receive have to wait now and then.
+            if (await self._box.stats_async()).pending < AT_ONCE:
+                batch = ["x"] * self._stage.rng.randint(1, 30)
+                await self._struck(self._box.send_batch_async(batch))
+            await asyncio.sleep(0.005)
 
     @staticmethod
     def left_behind() -> list[Any]:

@@ -8,6 +8,7 @@ from chaos.crews import (
     LEASE,
     Callers,
     die_at,
+    emptied,
     frozen_in_turn,
     judged,
     kept,
@@ -118,8 +119,7 @@ def kill_between_dead_letter_and_ack(stage: Stage):
     die_at(stage, stage.trials, lambda when: stage.child(roles.dying, when, "ack", 0.3, True))
     stage.child(roles.dying, "never", "ack", LEASE, True)  # one that lives finishes what is left
     eventually(lambda: box.approximate_count() == 0, 30, "the last dead letter")
-    letters = stage.drain("dead")
-    dead = [letter["message_id"] for letter in letters]
+    dead = [letter["message_id"] for letter in emptied(stage.connection.mailbox("dead"))]
     stage.violations += [f"lost: {id} has no dead letter" for id in set(ids) - set(dead)]
     # A Standard queue knows no id again: there, each kill may leave one more.
     most = 2 * len(ids) if stage.backend == "sqs" else len(ids)
