@@ -105,7 +105,7 @@ class Program:
         reaper.watch(self._process.pid)
 
     def kill(self) -> None:
-        if self._process.poll() is None:
+        if self._process.returncode is None:
             self._process.kill()
             self._process.wait(10)
             reaper.forget(self._process.pid)

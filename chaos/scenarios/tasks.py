@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +14,7 @@ from weakincentives.runtime.mailbox.errors import MailboxError
 
 LEASE = 2.0
 AT_ONCE = 20
+STRIKES_TO_A_CUT = 50
 LET_GO = 5.0
 """Seconds within which tasks and connections that are not needed any more are gone."""
 
@@ -38,30 +38,17 @@ def cancellation_storm_on_a_bad_line(stage: Stage):
     connections = _connections(stage)
     with Proxy(stage.server.port) as proxy:
         stage.reach(f"redis://{HOST}:{proxy.port}/0")
-        over = threading.Event()
-
-        def cut() -> None:
-            rng = random.Random(stage.seed)
-            while not over.wait(rng.uniform(0.1, 0.5)):
-                proxy.cut_all()
-
-        cutter = threading.Thread(target=cut, daemon=True)
-        cutter.start()
-        try:
-            asyncio.run(_storm(stage))
-        finally:
-            over.set()
-            cutter.join()
+        asyncio.run(_storm(stage, proxy.cut_all))
         eventually(lambda: _connections(stage) <= connections, LET_GO, "connections to be closed")
         stage.drain(within=LEASE + 10)
         stage.connection.close()
     return stage.verdict()
 
 
-async def _storm(stage: Stage) -> set[str]:
+async def _storm(stage: Stage, cut: Callable[[], None] = lambda: None) -> set[str]:
     """Return the ids of messages whose settlement was cancelled: they may still be leased."""
     box = awaited_mailbox(stage.url, QUEUE) if stage.awaited else stage.connection.mailbox(QUEUE)
-    storm = Storm(stage, recorded(box, stage.log))
+    storm = Storm(stage, recorded(box, stage.log), cut)
     await asyncio.gather(*(storm.consume() for _ in range(AT_ONCE)), storm.send())
     if (here := _connections(stage) or 0) > 2 * AT_ONCE + 10:
         stage.violations.append(f"{here} connections are open, of {AT_ONCE} tasks")
@@ -75,9 +62,10 @@ async def _storm(stage: Stage) -> set[str]:
 class Storm:
     """Consumers and a sender, struck down again and again."""
 
-    def __init__(self, stage: Stage, box: Any) -> None:
+    def __init__(self, stage: Stage, box: Any, cut: Callable[[], None]) -> None:
         self._stage = stage
         self._box = box
+        self._cut = cut
         self._strikes = 0
         self.unsure: set[str] = set()
 
@@ -125,7 +113,10 @@ class Storm:
                 await asyncio.sleep(0)
         else:
             await asyncio.sleep(rng.uniform(0, 0.01))
-        self._strikes += task.cancel()
+        if task.cancel():
+            self._strikes += 1
+            if self._strikes % STRIKES_TO_A_CUT == 0:
+                self._cut()
         if rng.random() < 0.3:
             await asyncio.sleep(0)
             task.cancel()
