@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.harness import Row, best_of, compare, report, timed
 from weakincentives.contrib.mailbox.sqlite import SQLiteMailbox
 from weakincentives.ids import new_id
+from weakincentives.runtime import Worker
 from weakincentives.runtime.mailbox.store import Outgoing
 
 BODY = {
@@ -138,6 +139,17 @@ def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Ite
     yield compare(
         f"consume + ack, {durability}",
         rate(count, consume),
+        rate(count, lambda: plain_json.take(count)),
+        take,
+        rounds,
+    )
+    for _ in range(rounds):
+        box.send_batch([BODY] * count)
+        plain_json.put_batches(count)
+    worker = Worker(box, lambda body: None)
+    yield compare(
+        f"consume + ack in a Worker, {durability}",
+        rate(count, lambda: worker.run(max_iterations=count, wait_time_seconds=0)),
         rate(count, lambda: plain_json.take(count)),
         take,
         rounds,

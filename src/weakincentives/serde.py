@@ -102,7 +102,8 @@ def class_name(value: object) -> str | None:
 
 def check_depth(data: bytes, error: type[SerdeError]) -> None:
     """Refuse JSON nested deeper than `MAX_DEPTH`: it would exhaust the stack of some reader."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+    # Each level takes two brackets, so short texts cannot be too deep.
+    if len(data) <= 2 * MAX_DEPTH or data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     depth = 0
     for token in _BRACKETS_OUTSIDE_STRINGS.finditer(data):

@@ -112,6 +112,8 @@ class AwaitedReplies:
     async def delete(self, id: str) -> bool:
         return self.inner.delete(id)
 
+    forget = delete
+
     async def scan_expired(self, limit: int) -> list[str]:
         return self.inner.scan_expired(limit)
 

@@ -122,7 +122,7 @@ class Ours:
             **{**self.client.connection_pool.connection_kwargs, "protocol": 2}
         )
         connection.connect()
-        connection.send_packed_command([wake + call.packed(as_text=True, repeated=False)])
+        connection.send_packed_command([wake + call.packed_again(as_text=True, repeated=False)])
         connection.disconnect()
 
     def acknowledge(self, handle: str) -> bool:

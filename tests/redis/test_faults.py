@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,39 @@ def test_replies_survive_lost_answers(far: Box, proxy: Proxy) -> None:
     proxy.lose_answer(b"\r\ncancel\r\n")
     replies.create("other", ttl=60)
     assert replies.cancel("other")
+
+
+def test_a_question_whose_answer_was_lost_is_asked_once(far: Box, proxy: Proxy) -> None:
+    far.send("to load the script")
+    far.purge()
+    proxy.lose_answer(b":entry:")
+    reply = far.send_expecting_reply("question")
+    assert proxy.lost == 1
+    (message,) = far.receive(max_messages=2)
+    message.reply("answer")
+    assert reply.wait(timeout=5) == "answer"
+
+
+def test_a_question_that_finds_no_room_leaves_no_reply(client: Any, server: Standalone) -> None:
+    box: Box = RedisMailbox("small", client, max_size=1)
+    box.send_expecting_reply("fits")
+    with pytest.raises(MailboxFullError):
+        box.send_expecting_reply("does not")
+    assert len(server.command("KEYS", "{replies:*}:entry:*")) == 1
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
+    far: Box, proxy: Proxy, server: Standalone
+) -> None:
+    for fault in (lambda: None, proxy.cut, partial(server.command, "SCRIPT", "FLUSH")):
+        reply = far.send_expecting_reply("question")
+        far.receive()[0].reply("answer")
+        assert reply.wait(timeout=5) == "answer"  # the entry is removed without waiting for it
+        fault()
+        assert far.send("next", message_id="next") == "next"
+        assert [message.body for message in far.receive(max_messages=5)] == ["next"]
+        far.purge()
+        server.command("FLUSHALL")
 
 
 def test_idle_connections_that_were_cut_are_replaced(far: Box, proxy: Proxy) -> None:

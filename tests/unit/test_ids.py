@@ -1,19 +1,20 @@
 import random
 import string
 
-from weakincentives.ids import derived_id, new_id
+from weakincentives.ids import derived_id, new_id, new_ids
 
 ALPHABET = set(string.ascii_letters + string.digits + "-_")
 
 
 def test_ids_are_twenty_url_safe_characters() -> None:
-    for id in (new_id(), derived_id("orders", "42")):
+    for id in (new_id(), *new_ids(3), derived_id("orders", "42")):
         assert len(id) == 20
         assert set(id) <= ALPHABET
 
 
 def test_new_ids_differ() -> None:
     assert len({new_id() for _ in range(10_000)}) == 10_000
+    assert len(set(new_ids(10_000))) == 10_000
 
 
 def test_new_ids_do_not_follow_a_seed() -> None:

@@ -61,8 +61,7 @@ class Heartbeat:
 
     def looked(self) -> None:
         """Say that the mailbox was reached, whether or not there was a message."""
-        self.beat()
-        self._looked = self._last
+        self._looked = self._last = self.clock.monotonic()
         self._missed = None
 
     def missed(self, error: BaseException) -> None:
@@ -110,8 +109,8 @@ class Look:
 
     def __enter__(self) -> None:
         heart = self._heart
-        heart.beat()
-        self.due = heart.last + self._wait + OVERDUE
+        heart._last = now = heart.clock.monotonic()
+        self.due = now + self._wait + OVERDUE
         heart._looks[self] = None
 
     def __exit__(
@@ -141,12 +140,14 @@ class Job:
         self._token: Token[Job | None] | None = None
 
     def __enter__(self) -> None:
+        heart = self.heart
         self._token = Job.current.set(self)
-        self.heart.beat()
-        self.heart._jobs[self] = None
+        self.last = heart._last = heart.clock.monotonic()
+        heart._jobs[self] = None
 
     def __exit__(self, *exc: object) -> None:
-        self.heart.beat()
-        del self.heart._jobs[self]
+        heart = self.heart
+        heart._last = heart.clock.monotonic()
+        del heart._jobs[self]
         if self._token is not None:
             Job.current.reset(self._token)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weakincentives.ids import derived_id, new_id
 from weakincentives.runtime.mailbox import (
@@ -43,9 +43,6 @@ from .settlement import (
 )
 from .source import NOTHING, Job, Source
 from .terms import Failure, Terms
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Settler"]
 
@@ -244,8 +241,7 @@ class Settler:
     def _wanted(self, job: Job) -> bool:
         """Find out how the sender can be told; False if nobody waits for the reply any more."""
         job.via = self._way_back(job.message)
-        channel = job.message.reply_channel if job.via == "channel" else None
-        return channel is None or bool(channel.is_open())
+        return job.via != "channel" or bool(job.message.reply_channel.is_open())
 
     def _way_back(self, message: Any) -> str | None:
         if type(message) is Message:

@@ -82,7 +82,8 @@ class Source:
         first: Callable[[], object] | None = None,
     ) -> Any:
         """Call ``first``, acknowledge what is done, and receive: in one step where possible."""
-        visibility, wait = self._whole(visibility), self._whole(wait)
+        if not self.limits.fractions:
+            visibility, wait = math.ceil(visibility), math.ceil(wait)
         if not self._ours:
             if first is not None:
                 first()
@@ -141,6 +142,3 @@ class Source:
             wait -= FOREIGN_WAIT
             if messages or wait <= 0 or stop.is_set() or self.closed:
                 return messages
-
-    def _whole(self, seconds: float) -> float:
-        return seconds if self.limits.fractions else math.ceil(seconds)

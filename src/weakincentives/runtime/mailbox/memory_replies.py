@@ -98,6 +98,8 @@ class InMemoryReplyTable:
         self._ring(id)
         return gone
 
+    forget = delete
+
     def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over."""
         now = self._clock.monotonic()

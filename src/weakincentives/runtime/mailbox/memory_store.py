@@ -75,7 +75,7 @@ class InMemoryStore:
         self._known_ids: OrderedDict[str, float] = OrderedDict()
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         now, wall = self._now(), self._wall()
         with self._lock:
             if len(messages) > 1 or messages[0].given:

@@ -154,6 +154,10 @@ class Message(Generic[T, R]):
         """When the lease ends at the latest, on the mailbox's monotonic clock."""
         return self._deadline
 
+    def is_simply_held(self, box: "StoreMailbox[Any, Any]") -> bool:
+        """Whether it was received from this very mailbox, is held, and nobody waits for a reply."""
+        return self._owner is box and self._state == "held" and self.envelope.reply_id is None
+
     def expects_reply(self) -> bool:
         """Whether a caller waits for a reply to this message."""
         return self.envelope.reply_id is not None

@@ -89,6 +89,8 @@ class ForeignReplyTable:
     def delete(self, id: str) -> bool:
         return self._store.delete(id)
 
+    forget = delete
+
     def scan_expired(self, limit: int) -> list[str]:
         return list(self._store.scan_expired(limit=limit))
 

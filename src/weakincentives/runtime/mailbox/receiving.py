@@ -1,4 +1,4 @@
-"""Flows that receive: look, and if there is nothing, listen until there is."""
+"""Receiving: look, and if there is nothing, listen until there is."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from .errors import (
     SerializationError,
 )
 from .events import LeasesExpired, MessageReceived, MessagesDropped
-from .flow import Flow, Look, Step
+from .flow import Flow, Look, Step, drive, step_of
 from .message import Message
 from .store import Leases, Listener
 from .waiting import StopSignal, next_pause
@@ -23,14 +23,14 @@ from .waiting import StopSignal, next_pause
 if TYPE_CHECKING:
     from .typed import StoreMailbox
 
-__all__ = ["acknowledge_batch", "extend_batch", "glance", "receive"]
+__all__ = ["acknowledge_batch", "exchange", "exchange_flow", "extend_batch", "glance"]
 
 logger = logging.getLogger(__name__)
 
 Received = list[Message[Any, Any]]
 
 
-def receive(
+def exchange(
     box: "StoreMailbox[Any, Any]",
     done: Sequence[Message[Any, Any]],
     max_messages: int,
@@ -38,8 +38,11 @@ def receive(
     wait_time_seconds: float,
     first: Callable[[], object] | None = None,
     stop: StopSignal | None = None,
-) -> Flow[Received]:
-    """Acknowledge what is done and lease what is next; wait for the first message if asked to."""
+) -> Received:
+    """Acknowledge what is done and lease what is next, in this thread; wait if asked to.
+
+    What loops do for every message: no flow is made before there is something to wait for.
+    """
     limits, store = box.limits, box.store
     count = limits.batch(max_messages)
     seconds = limits.visibility(visibility_timeout)
@@ -47,34 +50,57 @@ def receive(
     if box.closed:
         if first is not None:
             first()
-        yield from acknowledge_batch(box, done)
+        drive(acknowledge_batch(box, done))
         return []
-    held = _simply_held(box, done) or (yield from _held(box, done)) if done else {}
+    held = done if _is_simple(box, done) else drive(_held(box, done))
     deadline = time.monotonic() + wait if wait else 0.0
     if wait and not done and first is None and store.capabilities.long_polls:
-        return (yield from _listen(box, count, seconds, deadline, Leases(()), stop))
+        return drive(_listen(box, count, seconds, deadline, Leases(()), stop))
+    handles = [message.receipt_handle for message in held]
     started = store.clock.monotonic()
-    if held:
-        look = partial(store.lease, count, seconds, acknowledge=list(held))
-    else:
-        look = partial(store.lease, count, seconds)
-    leases: Leases
     if first is None:
-        leases = yield _guarded(box, box.step(look), None)
+        leases = store.lease(count, seconds, acknowledge=handles)
     else:
         with store.together():
             first()
-            leases = yield _guarded(box, box.step(look), None)
-    if held:
-        for message, ok in zip(held.values(), leases.acknowledged, strict=True):
-            _acknowledged(message, ok)
-    if wait and not leases.messages:
-        return (yield from _listen(box, count, seconds, deadline, leases, stop))
-    return _messages(box, leases, started + seconds)
+            leases = store.lease(count, seconds, acknowledge=handles)
+    _acknowledged(held, leases.acknowledged)
+    if leases.messages or not wait:
+        return _messages(box, leases, started + seconds)
+    return drive(_listen(box, count, seconds, deadline, leases, stop))
+
+
+def exchange_flow(
+    box: "StoreMailbox[Any, Any]",
+    done: Sequence[Message[Any, Any]],
+    max_messages: int,
+    visibility_timeout: float,
+    wait_time_seconds: float,
+) -> Flow[Received]:
+    """Do what `exchange` does, in steps that an event loop can await and cancel."""
+    limits, store = box.limits, box.store
+    count = limits.batch(max_messages)
+    seconds = limits.visibility(visibility_timeout)
+    wait = limits.wait(wait_time_seconds)
+    if box.closed:
+        yield from acknowledge_batch(box, done)
+        return []
+    held = yield from _held(box, done)
+    deadline = time.monotonic() + wait
+    leases = Leases(())
+    if not wait or done or not store.capabilities.long_polls:
+        started = store.clock.monotonic()
+        handles = [message.receipt_handle for message in held]
+        look = partial(store.lease, count, seconds, acknowledge=handles)
+        leases = yield _guarded(box, step_of(store.steps, look), None)
+        _acknowledged(held, leases.acknowledged)
+        if leases.messages or not wait:
+            return _messages(box, leases, started + seconds)
+    return (yield from _listen(box, count, seconds, deadline, leases, None))
 
 
 def glance(box: "StoreMailbox[Any, Any]", max_messages: int, visibility_timeout: float) -> Received:
-    """Lease what is there, in this thread: what `receive` does without waiting, and most often."""
+    """Lease what is there, in this thread: what `exchange` does with nothing done and no wait."""
     store = box.store
     count = box.limits.batch(max_messages)
     seconds = box.limits.visibility(visibility_timeout)
@@ -87,12 +113,12 @@ def acknowledge_batch(
 ) -> Flow[list[bool]]:
     """Acknowledge in one step; False where the lease had ended."""
     held = yield from _held(box, messages)
+    handles = [message.receipt_handle for message in held]
     answers: Sequence[bool] = ()
     if held:
-        answers = yield box.step(box.store.acknowledge, list(held))
-    for message, ok in zip(held.values(), answers, strict=True):
-        _acknowledged(message, ok)
-    done = {handle for handle, ok in zip(held, answers, strict=True) if ok}
+        answers = yield box.step(box.store.acknowledge, handles)
+    _acknowledged(held, answers)
+    done = {handle for handle, ok in zip(handles, answers, strict=True) if ok}
     return [message.replied or message.receipt_handle in done for message in messages]
 
 
@@ -112,26 +138,18 @@ def extend_batch(
     return list(answers)
 
 
-def _simply_held(
-    box: "StoreMailbox[Any, Any]", done: Sequence[Message[Any, Any]]
-) -> dict[str, Message[Any, Any]] | None:
-    """Return by handle what a worker most often has done: one message that owes no reply."""
-    message = done[0]
-    if (
-        len(done) > 1
-        or type(message) is not Message
-        or message.envelope.reply_id is not None
-        or message.is_finalized
-        or message.mailbox_name != box.name
-    ):
-        return None
-    return {message.receipt_handle: message}
+def _is_simple(box: "StoreMailbox[Any, Any]", done: object) -> bool:
+    """Whether this is what a worker most often has done: one message that owes no reply."""
+    return (
+        type(done) is list
+        and len(done) == 1
+        and type(done[0]) is Message
+        and done[0].is_simply_held(box)
+    )
 
 
-def _held(
-    box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]
-) -> Flow[dict[str, Message[Any, Any]]]:
-    """Return by handle those that are not settled yet, each once, if all may be acknowledged."""
+def _held(box: "StoreMailbox[Any, Any]", messages: Sequence[Message[Any, Any]]) -> Flow[Received]:
+    """Return those that are not settled yet, each once, if all may be acknowledged."""
     if not isinstance(messages, Sequence):
         raise InvalidParameterError(
             f"messages must be a list of received messages, not {messages!r:.100}"
@@ -145,7 +163,7 @@ def _held(
         if not message.is_finalized:
             yield from message.reply_due()
             held[message.receipt_handle] = message
-    return held
+    return list(held.values())
 
 
 def _listen(
@@ -234,8 +252,9 @@ def _report(box: "StoreMailbox[Any, Any]", leases: Leases) -> None:
         box.publish(MessagesDropped, leases.dropped)
 
 
-def _acknowledged(message: Message[Any, Any], ok: bool) -> None:
-    try:
-        message.settled("acknowledged", ok)
-    except ReceiptHandleExpiredError:
-        pass  # a batch answers for each message instead
+def _acknowledged(messages: Sequence[Message[Any, Any]], answers: Sequence[bool]) -> None:
+    for message, ok in zip(messages, answers, strict=True):
+        try:
+            message.settled("acknowledged", ok)
+        except ReceiptHandleExpiredError:
+            pass  # a batch answers for each message instead

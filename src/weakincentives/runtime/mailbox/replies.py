@@ -239,7 +239,7 @@ class PendingReply(Generic[T]):
         if row is not None and row.state == ReplyState.RESOLVED:
             self._value = self._desk.value(row)
             try:
-                yield self._desk.step(self._desk.table.delete, self.id)
+                yield self._desk.step(self._desk.table.forget, self.id)
             except MailboxError:
                 pass  # it expires by itself
             return True

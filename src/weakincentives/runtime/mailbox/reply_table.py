@@ -86,6 +86,10 @@ class ReplyTable(Protocol):
         """Remove the reply; False if there was none."""
         ...
 
+    def forget(self, id: str) -> Any:
+        """Remove a reply that was read; a crash may undo it, for it expires by itself anyway."""
+        ...
+
     def scan_expired(self, limit: int) -> Any:
         """Return ids of replies whose time is over."""
         ...

@@ -4,15 +4,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.ids import new_id
+from weakincentives.ids import new_id, new_ids
 
 from .envelope import Envelope
 from .errors import InvalidParameterError, MailboxClosedError
 from .events import MessageSent
 from .flow import Flow
 from .limits import check_positive
-from .replies import PendingReply
-from .store import Outgoing
+from .replies import Desk, PendingReply
+from .store import Outgoing, ReplyMaker
 
 if TYPE_CHECKING:
     from .api import Mailbox
@@ -37,15 +37,14 @@ def outgoing_batch(
         box.limits.send_batch(len(bodies))
     elif box.closed:
         raise MailboxClosedError(f"{box!r}: nothing was sent")
-    if message_ids is None:
-        return [outgoing(box, body, delay_seconds, reply_to) for body in bodies]
-    if len(message_ids) != len(bodies):
+    if message_ids is not None and len(message_ids) != len(bodies):
         raise InvalidParameterError(
             f"message_ids must be one for each of the {len(bodies)} bodies, not {len(message_ids)}"
         )
+    given = message_ids is not None
     return [
-        outgoing(box, body, delay_seconds, reply_to, message_id=id)
-        for body, id in zip(bodies, message_ids, strict=True)
+        outgoing(box, body, delay_seconds, reply_to, None, id if given else None, None, id)
+        for body, id in zip(bodies, message_ids or new_ids(len(bodies)), strict=True)
     ]
 
 
@@ -68,15 +67,24 @@ def send_expecting_reply(
     desk, reply_id = box.desk(), new_id()
     message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
     reply: PendingReply[Any] = PendingReply(desk, reply_id, reply_timeout)
+    if isinstance(box.store, ReplyMaker) and box.store.is_beside(desk.table):
+        yield box.step(box.store.put_expecting, message, reply_id, reply_timeout)
+    else:
+        yield from _create_and_put(box, desk, message, reply_id, reply_timeout)
+    sent(box, message)
+    return reply
+
+
+def _create_and_put(
+    box: "StoreMailbox[Any, Any]", desk: Desk, message: Outgoing, reply_id: str, timeout: float
+) -> Flow[None]:
     with box.store.together():
-        yield desk.step(desk.table.create, reply_id, reply_timeout)
+        yield desk.step(desk.table.create, reply_id, timeout)
         try:
             yield box.step(box.store.put, (message,))
         except BaseException:
             yield desk.step(desk.table.delete, reply_id)
             raise
-    sent(box, message)
-    return reply
 
 
 def outgoing(
@@ -87,8 +95,12 @@ def outgoing(
     attributes: Mapping[str, str] | None = None,
     message_id: str | None = None,
     reply_id: str | None = None,
+    new: str | None = None,
 ) -> Outgoing:
-    """Check everything and seal the message; nothing has happened if this raises."""
+    """Check everything and seal the message; nothing has happened if this raises.
+
+    ``message_id`` is one that the sender chose; without, the message gets the ``new`` one.
+    """
     if box.closed:
         raise MailboxClosedError(f"{box!r}: nothing was sent")
     delay = box.limits.delay(delay_seconds)
@@ -99,7 +111,7 @@ def outgoing(
     if message_id is not None:
         _check_message_id(message_id)
     payload = box.types.sealer.seal(Envelope(body, None, 1, reply_to, reply_id, attributes))
-    return Outgoing(message_id or new_id(), payload, delay, message_id is not None)
+    return Outgoing(message_id or new or new_id(), payload, delay, message_id is not None)
 
 
 def _check_message_id(message_id: object) -> None:

@@ -6,12 +6,13 @@ message is a batch of one. Payloads are opaque: bytes, except in memory, where t
 
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from weakincentives.clock import Clock
 
 from .flow import Steps
 from .limits import Capabilities, Limits
+from .reply_table import ReplyTable
 
 __all__ = [
     "AsyncStore",
@@ -20,6 +21,7 @@ __all__ = [
     "Listener",
     "Outgoing",
     "QueueStats",
+    "ReplyMaker",
     "Seen",
     "Store",
 ]
@@ -114,7 +116,7 @@ class Store(Protocol):
     steps: ClassVar[Steps]
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         ...
 
     def lease(
@@ -165,6 +167,19 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of the backend; no step may follow."""
+        ...
+
+
+@runtime_checkable
+class ReplyMaker(Protocol):
+    """A Store that can make the pending reply to a message in the step that adds the message."""
+
+    def is_beside(self, table: ReplyTable) -> bool:
+        """Whether replies of this table are within one step's reach."""
+        ...
+
+    def put_expecting(self, message: Outgoing, reply_id: str, ttl: float) -> Any:
+        """Add the message, and the pending reply to it: both or neither."""
         ...
 
 

@@ -190,9 +190,7 @@ class StoreMailbox(Generic[T, R]):
             raise self.only_async("receive")
         if wait_time_seconds == 0 and not self.closed:
             return receiving.glance(self, max_messages, visibility_timeout)
-        return drive(
-            receiving.receive(self, (), max_messages, visibility_timeout, wait_time_seconds)
-        )
+        return receiving.exchange(self, (), max_messages, visibility_timeout, wait_time_seconds)
 
     async def receive_async(
         self,
@@ -202,7 +200,9 @@ class StoreMailbox(Generic[T, R]):
         wait_time_seconds: float = 0,
     ) -> list[Message[T, R]]:
         """Do what `receive` does; cancelled, it gives back what it had leased."""
-        flow = receiving.receive(self, (), max_messages, visibility_timeout, wait_time_seconds)
+        flow = receiving.exchange_flow(
+            self, (), max_messages, visibility_timeout, wait_time_seconds
+        )
         return await drive_async(flow)
 
     def exchange(
@@ -220,10 +220,11 @@ class StoreMailbox(Generic[T, R]):
         A message of ``done`` whose lease had ended is not finalised; the rest are. ``first`` is
         called before, as part of the same step where the backend can; ``stop`` ends the wait.
         """
-        flow = receiving.receive(
+        if self._awaited:
+            raise self.only_async("exchange")
+        return receiving.exchange(
             self, done, max_messages, visibility_timeout, wait_time_seconds, first, stop
         )
-        return self.run("exchange", flow)
 
     async def exchange_async(
         self,
@@ -234,7 +235,9 @@ class StoreMailbox(Generic[T, R]):
         wait_time_seconds: float = 0,
     ) -> list[Message[T, R]]:
         """Do what `exchange` does."""
-        flow = receiving.receive(self, done, max_messages, visibility_timeout, wait_time_seconds)
+        flow = receiving.exchange_flow(
+            self, done, max_messages, visibility_timeout, wait_time_seconds
+        )
         return await drive_async(flow)
 
     def acknowledge_batch(self, messages: Sequence[Message[T, R]]) -> list[bool]:

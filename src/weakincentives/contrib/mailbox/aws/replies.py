@@ -127,6 +127,8 @@ class DynamoDBReplyTable:
             "delete_item", {"Key": _key(id), "ReturnValues": "ALL_OLD"}
         )
 
+    forget = delete
+
     def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over; it reads the table, so leave it to TTL."""
         request: dict[str, Any] = {

@@ -23,17 +23,23 @@ class Call(NamedTuple):
 
     head: Head
     arguments: Sequence[Any] = ()
+    settings: tuple[Any, ...] = ()
+    """The arguments before these, if many calls have them in common."""
     repeat: int | None = None
     """Which argument says "1" if this may be the repeat of a call whose answer was lost."""
     then: bytes | None = None
     """A command that follows on the same connection."""
 
-    def packed(self, *, as_text: bool, repeated: bool) -> bytes:
-        """Return the call as bytes."""
-        arguments = self.arguments
+    def packed(self) -> bytes:
+        """Return the call as bytes, as it is made the first time."""
+        return self.head.packed(self.settings, self.arguments)
+
+    def packed_again(self, *, as_text: bool, repeated: bool) -> bytes:
+        """Return the call as bytes after a fault."""
+        arguments = [*self.settings, *self.arguments]
         if repeated and self.repeat is not None:
-            arguments = [*arguments[: self.repeat], b"1", *arguments[self.repeat + 1 :]]
-        return self.head.packed(arguments, as_text=as_text)
+            arguments[self.repeat] = b"1"
+        return self.head.as_text(arguments) if as_text else self.head.packed((), arguments)
 
 
 class Block(NamedTuple):
@@ -41,7 +47,7 @@ class Block(NamedTuple):
 
     command: bytes
     seconds: float
-    interrupt: Interrupt
+    interrupt: Interrupt | None = None
     timed: bool = False
     """Ask the server for its time first, to tell later when the script ran."""
 

@@ -86,11 +86,13 @@ class Link:
         if node is None or call.then is not None or monotonic() - node.checked > RECHECK:
             return drive(self.call(slot, call))
         held = self._take(node)
-        if held is None:
+        if held is None or held.owed:
+            if held is not None:
+                self._park(node, held)
             return drive(self.call(slot, call))
         connection = held.connection
         try:
-            connection.send_packed_command([call.packed(as_text=False, repeated=False)])
+            connection.send_packed_command([call.packed()])
             answer = connection.read_response()
         except ResponseError:
             self._park(node, held)
@@ -130,9 +132,26 @@ class Link:
             if tries.interrupt is not None and tries.interrupt.is_set:
                 return INTERRUPTED
 
+    def post(self, slot: int, call: Call) -> Flow[None]:
+        """Send a script on its way; its answer is read before the connection's next use."""
+        node = self._slots.get(slot)
+        held = None if node is None else self._take(node)
+        if node is None or held is None:
+            yield from self.call(slot, call)
+            return
+        try:
+            yield self.wire.send(held, call.packed())
+        except BaseException as error:
+            self.wire.drop(held)
+            if isinstance(error, TRANSPORT):
+                raise MailboxConnectionError(f"it may not have been sent: {error}") from error
+            raise
+        held.owed += 1
+        self._park(node, held)
+
     def ask(self, node: "Node", packed: bytes) -> Flow[Any]:
         """Send one harmless command to one server, without retries."""
-        held = self._take(node) or (yield from self._dial(node))
+        held = yield from self._ready(node)
         try:
             (answer,) = yield self.wire.exchange(held, packed)
         except BaseException:
@@ -163,11 +182,11 @@ class Link:
     def _attempt(self, slot: int, call: Call, tries: Tries) -> Flow[list[Any] | None]:
         """Make the call once; None if it was interrupted."""
         node = tries.asked or self._slots.get(slot) or (yield from self._find(slot))
-        held = self._take(node) or (yield from self._dial(node))
+        held = yield from self._ready(node)
         try:
             if monotonic() - node.checked > RECHECK:
                 yield from self._check(node, held)
-            packed = call.packed(as_text=tries.as_text, repeated=tries.repeated)
+            packed = call.packed_again(as_text=tries.as_text, repeated=tries.repeated)
             answers: list[Any] | None
             if tries.block is not None:
                 answers = yield from self._block(node, held, tries.block, packed, tries)
@@ -226,6 +245,20 @@ class Link:
         else:
             self.wire.drop(held)
 
+    def _ready(self, node: Node) -> Flow[Held]:
+        """Return a connection on which nothing is under way."""
+        held = self._take(node)
+        if held is None:
+            return (yield from self._dial(node))
+        if held.owed:
+            try:
+                yield self.wire.await_answers(held, held.owed, GRACE, None)
+            except BaseException:
+                self.wire.drop(held)
+                raise
+            held.owed = 0
+        return held
+
     def _dial(self, node: Node) -> Flow[Held]:
         held = Held(self.topology.make(node.address), node.generation, self.wire.place())
         try:
@@ -265,7 +298,7 @@ class Link:
             at = monotonic()
             (clock,) = yield wire.exchange(held, TIME)
             tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
-        if block.interrupt.is_set:
+        if block.interrupt is not None and block.interrupt.is_set:
             self._park(node, held)
             return None
         yield wire.send(held, block.command + packed)

@@ -3,8 +3,9 @@
 The layout of the keys is told in the headers of the scripts.
 """
 
-import math
 from collections.abc import Sequence
+from itertools import compress
+from math import ceil
 from typing import Any
 
 from weakincentives.clock import SystemClock
@@ -13,7 +14,7 @@ from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxFullEr
 from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
 
 from .calls import Block, Call, Outcome
-from .packing import head, pack
+from .packing import Head, pack
 from .scripts import script
 from .topology import slot_of
 from .wire import Interrupt
@@ -31,6 +32,7 @@ TIMED_LEASES = 10.0
 monotonic = SystemClock.monotonic
 
 DONE, GONE = b"12"
+ALL_DONE = (True,)
 
 
 class Queue:
@@ -48,28 +50,39 @@ class Queue:
         self._wake = wake
         self._max_size = max_size
         self._min_replicas = min_replicas
+        self._put_settings: tuple[Any, ...] = (max_size or 0, 1 if min_replicas else 0, 0, b"")
+        self._wait = (
+            pack(b"WAIT", min_replicas, milliseconds(REPLICATION_SECONDS)) if min_replicas else None
+        )
         self._keep = 0 if retention is None else milliseconds(retention)
-        self._put = head(script("put"), pending, data, delayed, wake, sent)
-        self._lease = head(script("lease"), pending, invisible, data, delayed, wake)
-        self._settle = head(script("settle"), pending, invisible, data, delayed, wake)
-        self._purge = head(script("purge"), pending, invisible, data, delayed, wake)
-        self._stats = head(script("stats"), pending, invisible, delayed)
-        self._peek = head(script("peek"), pending, invisible, delayed, data)
+        self._put = Head(script("put"), pending, data, delayed, wake, sent)
+        self._lease = Head(script("lease"), pending, invisible, data, delayed, wake)
+        self._settle = Head(script("settle"), pending, invisible, data, delayed, wake)
+        self._purge = Head(script("purge"), pending, invisible, data, delayed, wake)
+        self._stats = Head(script("stats"), pending, invisible, delayed)
+        self._peek = Head(script("peek"), pending, invisible, delayed, data)
         self._promoted = 0.0
         self._deadlines = Deadlines()
 
     def put(self, messages: Sequence[Outgoing]) -> Call:
         """Add the messages, all or none; known ids are left as they are."""
-        replicas = self._min_replicas
-        arguments: list[Any] = [self._max_size or 0, 1 if replicas else 0, b""]
+        arguments: list[Any] = []
         special = False
         for id, payload, delay, given in messages:
             arguments += (id, payload)
             special = special or given or delay > 0
         if special:
-            arguments[2] = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
-        then = pack(b"WAIT", replicas, milliseconds(REPLICATION_SECONDS)) if replicas else None
-        return Call(self._put, arguments, then=then)
+            details = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
+            settings = (*self._put_settings[:3], details)
+        else:
+            settings = self._put_settings
+        return Call(self._put, arguments, settings, 2, self._wait)
+
+    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float) -> Call:
+        """Add a message, and the pending reply to it."""
+        call = self.put((message,))
+        head = Head(self._put.script, *self._put.keys, *keys)
+        return call._replace(head=head, arguments=(*call.arguments, id, milliseconds(ttl)))
 
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> None:
         """Raise if there was no room, or too few replicas have the messages."""
@@ -101,19 +114,16 @@ class Queue:
             self._promoted = now
         if ids is not None and not ids:
             count = 0
-        arguments = (
+        settings = (
             count,
             milliseconds(seconds),
-            new_id(),
             1 if promote else 0,
             1 if woken else 0,
             self._keep,
             0,
             len(acknowledge),
-            *acknowledge,
-            *(ids or ()),
         )
-        return Call(self._lease, arguments, repeat=6)
+        return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings, 5)
 
     def block(self, seconds: float, wait: float, interrupt: Interrupt) -> Block | None:
         """Wait for the wake token before a lease of so many seconds; None for a mere look."""
@@ -127,42 +137,48 @@ class Queue:
         self, outcome: Outcome, started: float, seconds: float, acknowledge: Sequence[str] = ()
     ) -> Leases:
         """Read what a look that ``started`` then brought."""
-        if outcome.answer is None:
+        answer = outcome.answer
+        if answer is None:
             return Leases(())
-        acknowledged, expired, dropped, next_due, now, *found = outcome.answer
+        acknowledged, expired, dropped, next_due, now = answer[:5]
         at = None
         if outcome.began is not None:
             ours, servers = outcome.began
             at = max(started, min(ours + now / 1000 - servers, monotonic()))
-        ends = (at or started) + seconds
-        pairs = iter(found)
+        ends, deadlines = (at or started) + seconds, self._deadlines
         messages = []
-        for member, payload in zip(pairs, pairs, strict=True):
-            handle = member.decode()
-            self._deadlines.set(handle, ends)
-            id, enqueued, deliveries, nacks, first, _ = handle.split("|")
+        # Plain steps: this is run for every message, with nothing of it left in the cache.
+        for i in range(5, len(answer), 2):
+            handle = answer[i].decode()
+            deadlines[handle] = ends
+            id, enqueued, count, nacks, first, _ = handle.split("|")
             times = int(enqueued) / 1000, int(first) / 1000
-            messages.append(Leased(id, handle, payload, int(deliveries), int(nacks), *times))
+            messages.append(Leased(id, handle, answer[i + 1], int(count), int(nacks), *times))
+        if len(deadlines) > deadlines.prune_at:
+            deadlines.prune()
         done = self._done(acknowledged, acknowledge) if acknowledge else ()
-        due = None if next_due < 0 else next_due / 1000
-        return Leases(messages, done, due, expired, dropped, at)
+        return Leases(
+            messages, done, None if next_due < 0 else next_due / 1000, expired, dropped, at
+        )
 
     def settle(self, step: str, handles: Sequence[str], seconds: float = 0) -> Call:
         """Take the step "ack", "release" or "extend" with the handles."""
-        return Call(self._settle, (step, milliseconds(seconds), 0, *handles), repeat=2)
+        return Call(self._settle, handles, (step, milliseconds(seconds), 0), 2)
 
     def was_acknowledged(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
         """Tell for each handle whether its message is gone by our doing."""
         return self._done(outcome.answer, handles)
 
     def _done(self, answers: bytes, handles: Sequence[str]) -> Sequence[bool]:
-        # Gone before its lease was over: nobody but this holder can have acknowledged it.
-        done = [
-            answer == DONE or (answer == GONE and self._deadlines.holds(handle))
-            for answer, handle in zip(answers, handles, strict=True)
-        ]
-        for handle in handles:
-            self._deadlines.forget(handle)
+        deadlines = self._deadlines
+        if answers == b"1":  # most often: one handle, and all is well
+            deadlines.pop(handles[0], None)
+            return ALL_DONE
+        done = []
+        for answer, handle in zip(answers, handles, strict=True):
+            ends = deadlines.pop(handle, 0.0)
+            # Gone before its lease was over: nobody but this holder can have acknowledged it.
+            done.append(answer == DONE or (answer == GONE and monotonic() < ends))
         return done
 
     def was_released(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
@@ -176,9 +192,7 @@ class Queue:
     def was_extended(self, outcome: Outcome, handles: Sequence[str], ends: float) -> Sequence[bool]:
         """Tell for each handle whether its lease now ends then."""
         done = [answer == DONE for answer in outcome.answer]
-        for handle, ok in zip(handles, done, strict=True):
-            if ok:
-                self._deadlines.set(handle, ends)
+        self._deadlines.update(dict.fromkeys(compress(handles, done), ends))
         return done
 
     def purge(self) -> Call:
@@ -204,33 +218,27 @@ class Queue:
         return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
 
 
-class Deadlines:
+class Deadlines(dict[str, float]):
     """When the leases taken here run out at the latest, by this machine's own clock."""
 
-    def __init__(self) -> None:
-        self._ends: dict[str, float] = {}
-        self._prune_at = 1024
-
-    def set(self, handle: str, ends: float) -> None:
-        """Note a lease, and now and then forget those that nobody settled."""
-        self._ends[handle] = ends
-        if len(self._ends) > self._prune_at:
-            now = monotonic()
-            self._ends = {h: end for h, end in list(self._ends.items()) if end > now}
-            self._prune_at = max(1024, 2 * len(self._ends))
+    prune_at = 1024
 
     def holds(self, handle: str) -> bool:
         """Whether the lease cannot have run out yet."""
-        return monotonic() < self._ends.get(handle, 0.0)
+        return monotonic() < self.get(handle, 0.0)
 
-    def forget(self, handle: str) -> None:
-        """Forget a lease that was settled."""
-        self._ends.pop(handle, None)
+    def prune(self) -> None:
+        """Forget the leases that ran out because nobody settled them."""
+        now = monotonic()
+        for handle, ends in list(self.items()):
+            if ends <= now:
+                self.pop(handle, None)
+        self.prune_at = max(1024, 2 * len(self))
 
 
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, rounded up."""
-    return math.ceil(seconds * 1000)
+    return ceil(seconds * 1000)
 
 
 def _seen(record: bytes, payload: bytes) -> Seen:

@@ -2,6 +2,8 @@
 
 import time
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.ids import new_id
@@ -11,11 +13,10 @@ from weakincentives.runtime.mailbox.reply_table import ReplyRow, ReplyState
 
 from .calls import Block, Call, Outcome
 from .link import Link, link_of
-from .packing import head, pack
+from .packing import Head, pack
 from .queue import milliseconds
 from .scripts import script
 from .topology import slot_of
-from .wire import Interrupt
 
 __all__ = ["AsyncRedisReplyTable", "RedisReplyStore", "RedisReplyTable"]
 
@@ -36,31 +37,36 @@ class RedisReplyTable:
     keeps_objects: ClassVar[bool] = False
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self.link = link
 
     def create(self, id: str, ttl: float) -> Any:
         """Add a pending reply; False if the id is taken."""
-        return self._drive(self._did("create", id, milliseconds(ttl)))
+        return self._run(_call("create", id, milliseconds(ttl)), _done)
 
     def resolve(self, id: str, payload: bytes) -> Any:
         """Store the value if the reply is pending."""
-        return self._drive(self._did("resolve", id, payload))
+        return self._run(_call("resolve", id, payload), _done)
 
     def cancel(self, id: str) -> Any:
         """Close the reply if it is pending."""
-        return self._drive(self._did("cancel", id))
+        return self._run(_call("cancel", id), _done)
 
     def get(self, id: str) -> Any:
         """Look at a reply."""
-        return self._drive(self._row("get", id))
+        return self._run(_call("get", id), partial(_row, id))
 
     def consume(self, id: str) -> Any:
         """Return and remove a resolved reply, to one caller only."""
-        return self._drive(self._row("consume", id, new_id()))
+        return self._run(_call("consume", id, new_id()), partial(_row, id))
 
     def delete(self, id: str) -> Any:
         """Remove the reply; False if there was none."""
-        return self._drive(self._did("delete", id))
+        return self._run(_call("delete", id), _done)
+
+    def forget(self, id: str) -> Any:
+        """Remove a reply that was read, without waiting for the server to say so."""
+        call = _call("delete", id)
+        return self._drive(self.link.post(_slot(call), call))
 
     def scan_expired(self, limit: int) -> Any:
         """Return ids of replies whose time is over."""
@@ -77,33 +83,23 @@ class RedisReplyTable:
     def await_row(self, id: str, wait: float) -> Flow[ReplyRow | None]:
         """Return the row once it is settled or gone, or as it stands after ``wait`` seconds."""
         ends = time.monotonic() + wait
-        entry, bell, _ = _keys(id)
         call = _call("get", id)
+        bell = call.head.keys[1]
         while True:
             left = min(ends - time.monotonic(), LONGEST_BLOCK)
             block = None
             if left > 0:
                 rotate = pack(b"BLMOVE", bell, bell, b"LEFT", b"LEFT", f"{max(left, 0.001):.3f}")
-                block = Block(rotate, left, Interrupt())
-            outcome: Outcome = yield from self._link.call(slot_of(entry), call, block)
-            row = _as_row(id, outcome.answer)
+                block = Block(rotate, left)
+            row = _row(id, (yield from self.link.call(_slot(call), call, block)))
             if row is None or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row
 
+    def _run(self, call: Call, read: Callable[[Outcome], Any]) -> Any:
+        return read(self.link.run(_slot(call), call))
+
     def _drive(self, flow: Flow[Any]) -> Any:
         return drive(flow)
-
-    def _did(self, step: str, id: str, *value: Any) -> Flow[bool]:
-        outcome: Outcome = yield from self._step(step, id, *value)
-        return bool(outcome.answer)
-
-    def _row(self, step: str, id: str, *value: Any) -> Flow[ReplyRow | None]:
-        outcome: Outcome = yield from self._step(step, id, *value)
-        return _as_row(id, outcome.answer)
-
-    def _step(self, step: str, id: str, *value: Any) -> Flow[Outcome]:
-        call = _call(step, id, *value)
-        return (yield from self._link.call(slot_of(call.head.keys[0]), call))
 
     def _scan(self, limit: int) -> Flow[list[str]]:
         found: list[str] = []
@@ -111,15 +107,16 @@ class RedisReplyTable:
             if len(found) >= limit:
                 break
             key = _tag(number) + b":expiry"
-            call = Call(head(EXPIRED, key), (limit - len(found),))
-            outcome: Outcome = yield from self._link.call(slot_of(key), call)
+            call = Call(Head(EXPIRED, key), (limit - len(found),))
+            outcome: Outcome = yield from self.link.call(slot_of(key), call)
             found += (id.decode() for id in outcome.answer)
         return found
 
     def _cleanup(self, limit: int) -> Flow[int]:
         removed = 0
         for id in (yield from self._scan(limit)):
-            removed += yield from self._did("reap", id)
+            call = _call("reap", id)
+            removed += _done((yield from self.link.call(_slot(call), call)))
         return removed
 
 
@@ -127,6 +124,9 @@ class AsyncRedisReplyTable(RedisReplyTable):
     """The same through a client of `redis.asyncio`: each method returns an awaitable."""
 
     steps: ClassVar[Steps] = "awaited"
+
+    async def _run(self, call: Call, read: Callable[[Outcome], Any]) -> Any:
+        return read(await drive_async(self.link.call(_slot(call), call)))
 
     def _drive(self, flow: Flow[Any]) -> Any:
         return drive_async(flow)
@@ -170,14 +170,33 @@ def _keys(id: str) -> tuple[bytes, bytes, bytes]:
     return tag + b":entry:" + name, tag + b":bell:" + name, tag + b":expiry"
 
 
+def is_beside(table: object, link: Link) -> bool:
+    """Whether replies of a table are on the one server that a link leads to."""
+    return isinstance(table, RedisReplyTable) and table.link is link and not link.is_cluster
+
+
+def creation_keys(id: str) -> tuple[bytes, bytes]:
+    """Return the keys that put.lua needs to make a pending reply."""
+    entry, _, expiry = _keys(id)
+    return entry, expiry
+
+
 def _call(step: str, id: str, *value: Any) -> Call:
-    return Call(head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
+    return Call(Head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
 
 
-def _as_row(id: str, answer: Any) -> ReplyRow | None:
-    if not answer:
+def _slot(call: Call) -> int:
+    return slot_of(call.head.keys[0])
+
+
+def _done(outcome: Outcome) -> bool:
+    return bool(outcome.answer)
+
+
+def _row(id: str, outcome: Outcome) -> ReplyRow | None:
+    if not outcome.answer:
         return None
-    state, payload, created, expires, resolved = answer
+    state, payload, created, expires, resolved = outcome.answer
     return ReplyRow(
         id,
         ReplyState(state.decode()),

@@ -7,11 +7,13 @@ from typing import ClassVar
 from weakincentives.clock import Clock, SystemClock
 from weakincentives.runtime.mailbox.flow import Steps, drive, drive_async
 from weakincentives.runtime.mailbox.limits import Capabilities, Limits
+from weakincentives.runtime.mailbox.reply_table import ReplyTable
 from weakincentives.runtime.mailbox.store import Leases, Outgoing, QueueStats, Seen
 
 from .calls import Call, Outcome
 from .link import Link
 from .queue import Queue
+from .replies import creation_keys, is_beside
 from .wire import Interrupt
 
 __all__ = ["AsyncRedisStore", "QueueListener", "RedisStore"]
@@ -34,8 +36,17 @@ class RedisStore:
         self.clock: Clock = SystemClock()
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         self.queue.was_put(self._run(self.queue.put(messages)), messages)
+
+    def is_beside(self, table: ReplyTable) -> bool:
+        """Whether replies of this table are on the same server."""
+        return is_beside(table, self.link)
+
+    def put_expecting(self, message: Outgoing, reply_id: str, ttl: float) -> None:
+        """Add the message, and the pending reply to it."""
+        call = self.queue.put_expecting(message, creation_keys(reply_id), reply_id, ttl)
+        self.queue.was_put(self._run(call), (message,))
 
     def lease(
         self,
@@ -108,8 +119,17 @@ class AsyncRedisStore:
         self.clock: Clock = SystemClock()
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         self.queue.was_put(await self._run(self.queue.put(messages)), messages)
+
+    def is_beside(self, table: ReplyTable) -> bool:
+        """Whether replies of this table are on the same server."""
+        return is_beside(table, self.link)
+
+    async def put_expecting(self, message: Outgoing, reply_id: str, ttl: float) -> None:
+        """Add the message, and the pending reply to it."""
+        call = self.queue.put_expecting(message, creation_keys(reply_id), reply_id, ttl)
+        self.queue.was_put(await self._run(call), (message,))
 
     async def lease(
         self,

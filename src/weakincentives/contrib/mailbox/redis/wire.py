@@ -53,15 +53,17 @@ class Interrupt:
 
 
 class Held:
-    """A connection, where it may be used, the server's name for it, and a read under way."""
+    """A connection, where it may be used, the server's name for it, and what it still owes."""
 
-    __slots__ = ("client_id", "connection", "generation", "place", "reading")
+    __slots__ = ("client_id", "connection", "generation", "owed", "place", "reading")
 
     def __init__(self, connection: Any, generation: int, place: object) -> None:
         self.connection = connection
         self.generation = generation
         self.place = place
         self.client_id: int | None = None
+        self.owed = 0
+        """Answers that nobody has read yet."""
         self.reading: asyncio.Future[list[Any]] | None = None
 
 

@@ -101,19 +101,33 @@ class Database:
         """All steps of this thread inside are one."""
         return Transaction(self)
 
-    def change(self, sql: str, arguments: Sequence[Any], news: Key | None = None) -> int:
+    def change(
+        self,
+        sql: str,
+        arguments: Sequence[Any],
+        news: Key | None = None,
+        *,
+        lasting: bool = True,
+    ) -> int:
         """Run one statement as a transaction of its own, or as part of this thread's.
 
-        Returns how many rows it changed. If any, those who wait for ``news`` are told.
+        Returns how many rows it changed. If any, those who wait for ``news`` are told. What need
+        not be ``lasting`` may be undone by a loss of power, until the next commit.
         """
         with self._lock:
             writer = self._writer or self._open_writer()
             if not self._depth and writer.in_transaction:
                 writer.execute("ROLLBACK")  # left behind by an interrupt between two steps
+            hasty = not lasting and not self._depth and self.durability == "full"
             try:
+                if hasty:
+                    writer.execute("PRAGMA synchronous = NORMAL")
                 writer.execute(sql, arguments)
             except apsw.Error as error:
                 raise self._failed(error, writer) from error
+            finally:
+                if hasty:
+                    writer.execute("PRAGMA synchronous = FULL")
             changed = writer.changes()
             if news is not None and changed and self._depth:
                 self._news.append((news, changed))
@@ -309,9 +323,9 @@ class Transaction:
         assert writer is not None
         news: list[tuple[Key, int]] = []
         try:
-            if isinstance(error, apsw.Error):
-                raise database._failed(error, writer) from error
             if error is not None:
+                if isinstance(error, apsw.Error):
+                    raise database._failed(error, writer) from error
                 database._doomed = error
             if database._depth == 1:
                 news = self._finish(writer, error)
@@ -321,7 +335,8 @@ class Transaction:
                 database._owner = 0
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
-                database._doomed, database._news = None, []
+                if database._news or database._doomed is not None:
+                    database._doomed, database._news = None, []
             database._lock.release()
         for key, times in news:
             database.wake.notify(key, times)

@@ -1,6 +1,5 @@
 """What a step does to the line of waiting messages, inside a transaction."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ __all__ = [
 
 QUERIES = load_queries()
 REMEMBER_IDS_US = 300 * MICRO
-HANDLE = re.compile(r"(\d{1,18})\.(-?\d{1,19})", re.ASCII)
+MOST = 1 << 63
 NO_MESSAGE = (0, 0)
 
 Queries = Mapping[str, str]
@@ -158,8 +157,11 @@ def settle(
     connection: apsw.Connection, sql: str, handles: Sequence[str], *more: int
 ) -> Sequence[bool]:
     """Run a statement for each handle; say for which of them there was a message."""
+    if len(handles) == 1:
+        connection.execute(sql, (*parsed(handles[0]), *more))
+        return (connection.changes() > 0,)
     arguments = [(*parsed(handle), *more) for handle in handles]
-    if len(arguments) > 1:
+    if arguments:
         # Nearly always all of them are held, and one count says so.
         connection.execute("SAVEPOINT batch")
         before = connection.total_changes()
@@ -192,8 +194,9 @@ def give_back(
 
 def parsed(handle: str) -> tuple[int, int]:
     """Return the place and the token of a receipt handle; what is none matches no message."""
-    match = HANDLE.fullmatch(handle)
-    if match is None:
+    place, _, token = handle.partition(".")
+    try:
+        receipt = int(place), int(token)
+    except ValueError:
         return NO_MESSAGE
-    seq, token = int(match[1]), int(match[2])
-    return (seq, token) if -(1 << 63) <= token < 1 << 63 else NO_MESSAGE
+    return receipt if -MOST <= receipt[1] < MOST and 0 < receipt[0] < MOST else NO_MESSAGE

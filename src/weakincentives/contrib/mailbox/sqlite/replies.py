@@ -72,6 +72,10 @@ class SQLiteReplyTable:
         """Remove the reply; False if there was none."""
         return self._database.change(QUERIES["reply_delete"], (id,), _news(id)) > 0
 
+    def forget(self, id: str) -> None:
+        """Remove a reply that was read, without an fsync of its own."""
+        self._database.change(QUERIES["reply_delete"], (id,), _news(id), lasting=False)
+
     def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over."""
         return [id for (id,) in self._database.read(QUERIES["reply_expired"], (limit,))]

@@ -52,7 +52,7 @@ class SQLiteStore:
         self._promoted_us = 0
 
     def put(self, messages: Sequence[Outgoing]) -> None:
-        """Add the messages, all or none; known ids are left as they are."""
+        """Add the messages, all or none; chosen ids that are known are left as they are."""
         queries = self._queries or self._known_queue()
         message = messages[0]
         if (

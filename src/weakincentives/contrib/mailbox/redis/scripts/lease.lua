@@ -9,12 +9,13 @@
 --       5 wake       ZSET  one token, there while somebody should look into pending
 -- ARGV  1 how many to lease
 --       2 for how many milliseconds
---       3 random token of this call, part of each handle
---       4 "1" to bring back what is due even if enough is pending
---       5 "1" if the caller took the wake token, and passes it on if something is left
---       6 milliseconds a message is kept, 0 for ever
---       7 "1" if the acknowledgements may be the repeat of a call whose answer was lost
---       8 number of handles to acknowledge, which follow; after them, ids: lease only these
+--       3 "1" to bring back what is due even if enough is pending
+--       4 "1" if the caller took the wake token, and passes it on if something is left
+--       5 milliseconds a message is kept, 0 for ever
+--       6 "1" if the acknowledgements may be the repeat of a call whose answer was lost
+--       7 number of handles to acknowledge
+--       8 random token of this call, part of each handle
+--       then the handles to acknowledge, and after them ids: lease only these
 --
 -- Returns { acknowledged, leases found expired, messages dropped, milliseconds until the next
 -- one is due or -1, the server's time in milliseconds, handle, payload, handle, payload, ... };
@@ -26,8 +27,8 @@ local PROMOTE, CHUNK, DROP = 500, 1000, 10000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local count, kept = tonumber(ARGV[1]), tonumber(ARGV[6])
-local passes_on, handles = tonumber(ARGV[5]), tonumber(ARGV[8])
+local count, kept = tonumber(ARGV[1]), tonumber(ARGV[5])
+local passes_on, handles = tonumber(ARGV[4]), tonumber(ARGV[7])
 local expired, dropped, next_due = 0, 0, -1
 
 local function id_of(record)
@@ -41,7 +42,7 @@ local function acknowledge(handle)
     redis.call('ZREM', invisible, handle)
     return '1'
   end
-  if ARGV[7] == '1' and redis.call('HEXISTS', data, id_of(handle)) == 0 then return '2' end
+  if ARGV[6] == '1' and redis.call('HEXISTS', data, id_of(handle)) == 0 then return '2' end
   return '0'
 end
 
@@ -49,12 +50,12 @@ local acknowledged = ''
 for i = 9, 8 + handles do acknowledged = acknowledged .. acknowledge(ARGV[i]) end
 
 -- Most looks want one message and find one that was never leased: half the work of the rest.
-if count == 1 and #ARGV == 8 + handles and ARGV[4] == '0' and passes_on == 0 and kept == 0 then
+if count == 1 and #ARGV == 8 + handles and ARGV[3] == '0' and passes_on == 0 and kept == 0 then
   local record = redis.call('LINDEX', pending, -1)
   local id = record and string.match(record, '^([^|]*)|[^|]*$')
   local payload = id and redis.call('HGET', data, id)
   if payload then
-    local handle = record .. '|1|0|' .. now .. '|' .. ARGV[3]
+    local handle = record .. '|1|0|' .. now .. '|' .. ARGV[8]
     redis.call('ZADD', invisible, now + ARGV[2], handle)
     redis.call('RPOP', pending)
     return { acknowledged, 0, 0, -1, now, handle, payload }
@@ -137,7 +138,7 @@ local function lease(records)
       dropped = dropped + 1
     elseif payloads[i] then
       local handle = base .. '|' .. (deliveries + 1) .. '|' .. nacks .. '|' .. first
-        .. '|' .. ARGV[3] .. #reply
+        .. '|' .. ARGV[8] .. #reply
       leases[#leases + 1] = now + ARGV[2]
       leases[#leases + 1] = handle
       reply[#reply + 1] = handle
@@ -182,7 +183,7 @@ if #ARGV > 8 + handles then
   if #found > 0 then lease(found) end
   for _, record in ipairs(found) do redis.call('LREM', pending, -1, record) end
 else
-  local always = ARGV[4] == '1'
+  local always = ARGV[3] == '1'
   local promoted = always and promote() or 0
   local left = lease_next(count)
   local short = count - (#reply - HEAD) / 2

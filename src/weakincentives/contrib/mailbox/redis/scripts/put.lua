@@ -8,37 +8,75 @@
 --       3 delayed    ZSET  record -> when it becomes visible
 --       4 wake       ZSET  one token, there while somebody should look into pending
 --       5 sent       ZSET  id chosen by the sender -> when first sent; expires after five minutes
+--       and only if the sender of the one message waits for a reply, made in the same step:
+--       6 entry      HASH  the pending reply (see reply.lua)
+--       7 expiry     ZSET  its id -> when it expires
 -- ARGV  1 most messages the queue may hold, 0 for any number
 --       2 "1" if WAIT follows, so that a send that changes nothing must still write
---       3 empty, or for each message its delay in milliseconds and "1" if the sender chose its id
+--       3 "1" if this may be the repeat of a call whose answer was lost
+--       4 empty, or for each message its delay in milliseconds and "1" if the sender chose its id
 --       then two for each message: id, payload
+--       then, if a reply is waited for: its id, milliseconds to live
 --
 -- Returns how many were added, or, if there is no room, minus one minus the number held.
 -- Declares no flags, so that at maxmemory the server refuses it before it begins.
 
 local pending, data, delayed, wake, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local REMEMBER = 300000
+local REMEMBER, LINGER = 300000, 60000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local stamp = '|' .. now
 
--- Most sends are one message and nothing special: half the work of the general case below.
-if #ARGV == 5 and ARGV[1] == '0' and ARGV[2] == '0' and ARGV[3] == '' then
-  if redis.call('HSETNX', data, ARGV[4], ARGV[5]) == 0 then return 0 end
-  if redis.call('LPUSH', pending, ARGV[4] .. stamp) == 1 then redis.call('ZADD', wake, 0, '1') end
-  return 1
+local last = KEYS[6] and #ARGV - 2 or #ARGV
+
+-- Make the pending reply; in the repeat of a call whose answer was lost it is there already.
+local function expect()
+  if not KEYS[6] or redis.call('HSETNX', KEYS[6], 'state', 'pending') == 0 then return end
+  local expires = now + ARGV[last + 2]
+  redis.call('HSET', KEYS[6], 'created', now, 'expires', expires)
+  redis.call('PEXPIREAT', KEYS[6], expires + LINGER)
+  redis.call('ZADD', KEYS[7], expires, ARGV[last + 1])
+  redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now - LINGER)
+end
+
+local room = tonumber(ARGV[1])
+
+-- The number of messages held, if so many more do not fit.
+local function too_many(more)
+  if room == 0 then return end
+  local held = redis.call('HLEN', data)
+  return held + more > room and held
+end
+
+local function join_line(records)
+  if redis.call('LPUSH', pending, unpack(records)) == #records then
+    -- It was empty, so nobody else has rung: others pass the token on while something is left.
+    redis.call('ZADD', wake, 0, '1')
+  end
+end
+
+-- Most sends carry ids that were made for them: nobody has ever seen those before.
+if ARGV[4] == '' and ARGV[3] == '0' then
+  local records = {}
+  for i = 5, last, 2 do records[#records + 1] = ARGV[i] .. stamp end
+  local held = too_many(#records)
+  if held then return -1 - held end
+  expect()
+  redis.call('HSET', data, unpack(ARGV, 5, last))
+  join_line(records)
+  return #records
 end
 
 local delays, named, any_named = {}, {}, false
-for delay, given in string.gmatch(ARGV[3], '(%d+) (%d)') do
+for delay, given in string.gmatch(ARGV[4], '(%d+) (%d)') do
   delays[#delays + 1] = tonumber(delay)
   named[#delays] = given == '1'
   any_named = any_named or named[#delays]
 end
 
 local ids = {}
-for i = 4, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+for i = 5, last, 2 do ids[#ids + 1] = ARGV[i] end
 local queued = redis.call('HMGET', data, unpack(ids))
 
 -- What is to be added: neither queued, nor sent lately, nor twice in this batch.
@@ -53,15 +91,12 @@ for n, id in ipairs(ids) do
     seen[id] = true
     added[#added + 1] = n
     fields[#fields + 1] = id
-    fields[#fields + 1] = ARGV[2 * n + 3]
+    fields[#fields + 1] = ARGV[2 * n + 4]
   end
 end
 
-local room = tonumber(ARGV[1])
-if room > 0 then
-  local held = redis.call('HLEN', data)
-  if held + #added > room then return -1 - held end
-end
+local held = too_many(#added)
+if held then return -1 - held end
 
 if #added == 0 then
   if ARGV[2] == '1' and queued[1] then
@@ -71,6 +106,7 @@ if #added == 0 then
   return 0
 end
 
+expect()
 redis.call('HSET', data, unpack(fields))
 for _, n in ipairs(added) do
   if (delays[n] or 0) > 0 then
@@ -84,8 +120,5 @@ if any_named then
   redis.call('ZREMRANGEBYSCORE', sent, '-inf', now - REMEMBER)
   redis.call('PEXPIRE', sent, REMEMBER)
 end
-if #records > 0 and redis.call('LPUSH', pending, unpack(records)) == #records then
-  -- It was empty, so nobody else has rung: others pass the token on while something is left.
-  redis.call('ZADD', wake, 0, '1')
-end
+if #records > 0 then join_line(records) end
 return #added
