@@ -132,11 +132,13 @@ class RecordedStore:
     def _note_repeats(self, queue: Any) -> None:
         """Write down calls that the client had to repeat: nobody knows what became of the first."""
         was_leased, was_put = queue.was_leased, queue.was_put
+        was_acknowledged = queue.was_acknowledged
 
-        def note_lease(outcome: Any, *args: Any) -> Any:
+        def note_lease(outcome: Any, started: float, seconds: float, acks: Any = ()) -> Any:
             if outcome.repeated:
                 self.log.mark("lost receive")
-            return was_leased(outcome, *args)
+                self._note_unsure(acks)
+            return was_leased(outcome, started, seconds, acks)
 
         def note_put(outcome: Any, messages: Sequence[Any]) -> None:
             if outcome.repeated:
@@ -144,7 +146,19 @@ class RecordedStore:
                     pass
             was_put(outcome, messages)
 
+        def note_acks(outcome: Any, handles: Sequence[str]) -> Any:
+            if outcome.repeated:
+                self._note_unsure(handles)
+            return was_acknowledged(outcome, handles)
+
         queue.was_leased, queue.was_put = note_lease, note_put
+        queue.was_acknowledged = note_acks
+
+    def _note_unsure(self, handles: Sequence[str]) -> None:
+        """A repeat is refused once the lease is over; the first attempt may have got there."""
+        if handles:
+            with self.log.operation("ack", self._of(handles)) as call:
+                call.outcomes = "unknown"
 
     def _settle(
         self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
