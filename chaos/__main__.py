@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from tests.aws.servers import MINISTACK
 from tests.servers import servers_available
 
 from chaos.scenarios import all_scenarios
@@ -94,7 +95,9 @@ def _earlier(options: Any) -> list[dict[str, Any]]:
     if not options.scenarios or not options.json or not options.json.exists():
         return []
     document = json.loads(options.json.read_text())
-    return document["rows"] if document["scale"] == options.scale else []
+    if document["scale"] != options.scale:
+        return []
+    return [row for row in document["rows"] if row["key"] in all_scenarios()]
 
 
 def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
             "SQLite": apsw.sqlite_lib_version(),
             "redis-py": version("redis"),
             "server": next(iter(servers.values()), "none"),
+            "emulator of SQS": MINISTACK.requirement.replace("==", " "),
             "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         },
         "rows": sorted(rows, key=lambda row: row["key"]),

@@ -4,7 +4,9 @@ The foundation's mutants are in tests/contract/mutants.py, the seeds' scripts in
 tests/chaos/seed_scripts.py; these are of the SQL and of the loops.
 """
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 __all__ = ["PLANTS", "plant"]
@@ -92,6 +94,25 @@ def only_the_job_at_work_is_kept() -> None:
     Worker._work = work  # type: ignore[method-assign]
 
 
+def replies_without_an_id() -> None:
+    """Loops: a reply that is sent again is another reply."""
+    from weakincentives.runtime.mailbox.message import Message
+
+    def reply(self: Any, value: Any, message_id: str | None) -> Any:
+        return usual(self, value, None)
+
+    usual = Message._reply
+    Message._reply = reply  # type: ignore[method-assign]
+
+
+def beats_by_the_wall_clock() -> None:
+    """Loops: when a lease is to be extended is told by the wall clock."""
+    from weakincentives.runtime import lease_extender, lease_scheduler
+
+    wall: Any = SimpleNamespace(monotonic=time.time)
+    lease_extender.time = lease_scheduler.time = wall  # type: ignore[attr-defined]
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
@@ -101,6 +122,8 @@ PLANTS: dict[str, Callable[[], None]] = {
         ack_before_reply,
         ack_before_dead_letter,
         only_the_job_at_work_is_kept,
+        replies_without_an_id,
+        beats_by_the_wall_clock,
     )
 }
 

@@ -12,26 +12,21 @@ import multiprocessing.connection
 import multiprocessing.process
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.servers.process import _reaper as reaper
 
-__all__ = ["Child", "faketime_library"]
+__all__ = ["Child", "Program"]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["chaos.roles", "chaos.stage"])
 _children: set["Child"] = set()
-
-FAKETIME = "WINK_FAKETIME"
-_FAKETIME_PLACES = (
-    "/usr/lib/*/faketime/libfaketimeMT.so.1",
-    "/usr/lib/faketime/libfaketimeMT.so.1",
-    "/usr/local/lib/faketime/libfaketimeMT.so.1",
-)
 
 
 class Child:
@@ -88,6 +83,34 @@ class Child:
         return True
 
 
+class Program:
+    """An interpreter of its own that runs a function of `chaos.roles`, with more environment."""
+
+    def __init__(
+        self,
+        role: Callable[..., object],
+        *args: Any,
+        environment: Mapping[str, str],
+        plant: str = "",
+    ) -> None:
+        code = f"from chaos import planted, roles; roles.{role.__name__}(*{args!r})"
+        if plant:
+            code = code.replace(";", f"; planted.plant({plant!r});", 1)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        reaper.watch(self._process.pid)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait(10)
+            reaper.forget(self._process.pid)
+
+
 def _run(role: Callable[..., object], args: tuple[Any, ...], plant: str = "") -> None:
     # Ctrl-C in the terminal is for the runner, which then ends its children; the reaper, if the
     # runner was killed, ends groups of processes.
@@ -112,13 +135,3 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
-
-
-def faketime_library() -> Path | None:
-    """Return libfaketime, if it can be had: WINK_FAKETIME names it, or it is installed."""
-    if named := os.environ.get(FAKETIME):
-        return Path(named)
-    for pattern in _FAKETIME_PLACES:
-        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
-            return path
-    return None

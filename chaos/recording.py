@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.history import Log
 
-__all__ = ["RecordedStore", "recorded"]
+__all__ = ["AwaitedRecordedStore", "RecordedStore", "recorded"]
 
 Hook = Callable[[str, str], None]
 """Called with "before" or "after" and the name of each step: where scenarios strike."""
@@ -15,12 +15,13 @@ Hook = Callable[[str, str], None]
 
 def recorded(mailbox: Any, log: Log, hook: Hook | None = None) -> Any:
     """Let a mailbox record what it does, and return it."""
-    mailbox.store = RecordedStore(mailbox.store, log, hook)
+    kind = AwaitedRecordedStore if mailbox.store.steps == "awaited" else RecordedStore
+    mailbox.store = kind(mailbox.store, log, hook)
     return mailbox
 
 
 class RecordedStore:
-    """Any blocking Store, with a history."""
+    """Any Store whose steps are not awaited, with a history."""
 
     def __init__(self, store: Any, log: Log, hook: Hook | None = None) -> None:
         self.inner = store
@@ -34,6 +35,11 @@ class RecordedStore:
         self.link = getattr(store, "link", None)  # a RedisMailbox closes it
         if hasattr(store, "queue"):
             self._note_repeats(store.queue)
+
+    @property
+    def redrive_policy(self) -> Any:
+        """What an SQSMailbox shows among its figures."""
+        return self.inner.redrive_policy
 
     def put(self, messages: Sequence[Any]) -> None:
         delay = max(message.delay for message in messages)
@@ -126,11 +132,13 @@ class RecordedStore:
     def _note_repeats(self, queue: Any) -> None:
         """Write down calls that the client had to repeat: nobody knows what became of the first."""
         was_leased, was_put = queue.was_leased, queue.was_put
+        was_acknowledged = queue.was_acknowledged
 
-        def note_lease(outcome: Any, *args: Any) -> Any:
+        def note_lease(outcome: Any, started: float, seconds: float, acks: Any = ()) -> Any:
             if outcome.repeated:
                 self.log.mark("lost receive")
-            return was_leased(outcome, *args)
+                self._note_unsure(acks)
+            return was_leased(outcome, started, seconds, acks)
 
         def note_put(outcome: Any, messages: Sequence[Any]) -> None:
             if outcome.repeated:
@@ -138,7 +146,19 @@ class RecordedStore:
                     pass
             was_put(outcome, messages)
 
+        def note_acks(outcome: Any, handles: Sequence[str]) -> Any:
+            if outcome.repeated:
+                self._note_unsure(handles)
+            return was_acknowledged(outcome, handles)
+
         queue.was_leased, queue.was_put = note_lease, note_put
+        queue.was_acknowledged = note_acks
+
+    def _note_unsure(self, handles: Sequence[str]) -> None:
+        """A repeat is refused once the lease is over; the first attempt may have got there."""
+        if handles:
+            with self.log.operation("ack", self._of(handles)) as call:
+                call.outcomes = "unknown"
 
     def _settle(
         self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
@@ -160,6 +180,48 @@ class RecordedStore:
     @staticmethod
     def _outcomes(done: Sequence[bool]) -> list[str]:
         return ["ok" if one else "failed" for one in done]
+
+
+class AwaitedRecordedStore(RecordedStore):
+    """An AsyncStore, with a history; a step that is cancelled is one of unknown outcome."""
+
+    async def put(self, messages: Sequence[Any]) -> None:
+        delay = max(message.delay for message in messages)
+        with self._recorded("send", [(message.id, "") for message in messages], delay):
+            await self.inner.put(messages)
+
+    async def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+    ) -> Any:
+        with (
+            self._recorded("ack", self._of(acknowledge)) as acks,
+            self._recorded("receive", [("", "")], seconds) as look,
+        ):
+            leases = await self.inner.lease(count, seconds, acknowledge=acknowledge, ids=ids)
+            acks.outcomes = self._outcomes(leases.acknowledged)
+            self._note(look, leases)
+        return leases
+
+    async def purge(self) -> Any:
+        with self._recorded("purge", [("", "")]):
+            return await self.inner.purge()
+
+    def together(self) -> Any:
+        """Tasks share a thread: what is done inside stays single steps, as on every AsyncStore."""
+        return self.inner.together()
+
+    async def _settle(
+        self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
+    ) -> Any:
+        with self._recorded(op, self._of(handles), seconds) as call:
+            done = await step()
+            call.outcomes = self._outcomes(done)
+        return done
 
 
 class RecordedListener:

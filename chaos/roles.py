@@ -1,31 +1,67 @@
 """What child processes do; each role is told where, and writes its own history."""
 
+import asyncio
+import logging
 import os
 import random
 import re
 import signal
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
+import weakincentives.contrib.mailbox.aws.backend
 import weakincentives.contrib.mailbox.redis.mailbox
 import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
-from chaos.history import Log
+from chaos.awaited import awaited_mailbox
+from chaos.cloud import CREDENTIALS
+from chaos.history import Log, now
 from chaos.recording import recorded
 from weakincentives import connect
-from weakincentives.runtime import Backoff, DLQPolicy, LeaseExtenderConfig, LoopGroup, Worker
-from weakincentives.runtime.mailbox.errors import MailboxError, MailboxFullError
+from weakincentives.adapters import CallableAdapter
+from weakincentives.runtime import (
+    Backoff,
+    DLQPolicy,
+    LeaseExtenderConfig,
+    LoopGroup,
+    MainLoop,
+    MainLoopConfig,
+    MainLoopRequest,
+    MainLoopResult,
+    Worker,
+)
+from weakincentives.runtime.mailbox.errors import (
+    MailboxError,
+    MailboxFullError,
+    ReceiptHandleExpiredError,
+)
 from weakincentives.runtime.worker import WorkerConfig
 
-__all__ = ["churn", "dying", "fill_a_disk", "fork_and_go_on", "group", "serve", "statements"]
+__all__ = [
+    "Outcome",
+    "Request",
+    "churn",
+    "dying",
+    "fill_a_disk",
+    "fork_and_go_on",
+    "group",
+    "main_loop",
+    "serve",
+    "serve_awaited",
+    "statements",
+    "telling_the_time",
+]
 
 NOW = Backoff(base=0.01, cap=0.01)
 
 
 def opened(url: str, histories: str, name: str, hook: Any = None, queue: str = "jobs") -> Any:
     """Return a backend and a recorded mailbox on it."""
+    if url.startswith("sqs:"):
+        os.environ.update(CREDENTIALS)
     backend = connect(url)
     return backend, recorded(backend.mailbox(queue), Log(Path(histories), name), hook)
 
@@ -66,6 +102,63 @@ def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> 
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
 
 
+def serve_awaited(url: str, histories: str, name: str, lease: float) -> None:
+    """A consumer in an event loop."""
+    box = recorded(awaited_mailbox(url, "jobs"), Log(Path(histories), name))
+
+    async def consume() -> None:
+        while True:
+            for message in await box.receive_async(visibility_timeout=lease, wait_time_seconds=1):
+                await asyncio.sleep(message.body.get("work", 0))
+                try:
+                    await message.acknowledge_async()
+                except ReceiptHandleExpiredError:
+                    pass  # it was frozen, and somebody else has it
+
+    asyncio.run(consume())
+
+
+def telling_the_time(url: str, histories: str, name: str, lease: float) -> None:
+    """A worker that writes down by how much its wall clock is off, as others see it."""
+    log = Log(Path(histories), f"{name}-clock")
+    boot = time.time() - now()
+
+    def job(body: Any) -> Any:
+        result = handle(body)
+        log.mark("off by", f"{time.time() - now() - boot:.0f}")
+        return result
+
+    logging.disable(logging.CRITICAL)
+    _backend, box = opened(url, histories, name)
+    Worker(box, job, config=WorkerConfig(backoff=NOW)).run(
+        visibility_timeout=lease, wait_time_seconds=1
+    )
+
+
+class Answering(MainLoop[dict[str, Any], dict[str, Any]]):
+    """Does what a request says, and returns it."""
+
+
+Request = MainLoopRequest[dict[str, Any]]
+Outcome = MainLoopResult[dict[str, Any]]
+
+
+def main_loop(url: str, histories: str, name: str, lease: float, when: str = "") -> None:
+    """A MainLoop, to be killed just before or after it acknowledges if it is told when."""
+    _backend, box = opened(url, histories, name, partial(strike, when, "ack"))
+    config = MainLoopConfig(backoff=NOW, lease_extender=LeaseExtenderConfig(enabled=not when))
+    adapter = CallableAdapter(lambda prompt: handle(prompt.params))
+    Answering(adapter=adapter, requests=box, config=config).run(
+        visibility_timeout=lease, wait_time_seconds=1
+    )
+
+
+def strike(when: str, step: str, moment: str, taken: str) -> None:
+    """Die at one moment of one step."""
+    if (moment, taken) == (when, step):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def dying(
     url: str,
     histories: str,
@@ -76,12 +169,7 @@ def dying(
     dead_letters: bool,
 ) -> None:
     """A worker that is killed just before or after one of its steps."""
-
-    def strike(moment: str, taken: str) -> None:
-        if (moment, taken) == (when, step):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    backend, box = opened(url, histories, name, strike)
+    backend, box = opened(url, histories, name, partial(strike, when, step))
     dlq = DLQPolicy(backend.mailbox("dead"), max_delivery_count=1) if dead_letters else None
     config = WorkerConfig(backoff=NOW, lease_extender=LeaseExtenderConfig(enabled=False))
     Worker(box, handle, dlq=dlq, config=config).run(visibility_timeout=lease, wait_time_seconds=1)

@@ -4,12 +4,13 @@ import time
 
 from chaos.checkers import percentiles
 from chaos.history import now
-from chaos.stage import QUEUE, Load, Stage, eventually, scenario
+from chaos.load import Load
+from chaos.stage import QUEUE, Stage, eventually, scenario
 
 KEY = f"{{queue:{QUEUE}}}:data"
 
 
-@scenario("sentinel", full=10, short=1)
+@scenario("sentinel", "sentinel+asyncio", full=10, short=1)
 def primary_killed(stage: Stage):
     """kill -9 of the primary under Sentinel, under load; every ok send was on a replica"""
     trio, times = _start(stage), []
@@ -23,7 +24,7 @@ def primary_killed(stage: Stage):
     return _judged(stage, load, times)
 
 
-@scenario("cluster", full=10, short=1)
+@scenario("cluster", "cluster+asyncio", full=10, short=1)
 def shard_primary_killed(stage: Stage):
     """kill -9 of the shard's primary in a cluster, under load; every ok send was on a replica"""
     cluster, times = _start(stage), []
@@ -64,7 +65,7 @@ def replica_cut_then_primary_killed(stage: Stage):
     return _judged(stage, load, times)
 
 
-@scenario("cluster", full=20, short=2)
+@scenario("cluster", "cluster+asyncio", full=20, short=2)
 def slot_moves(stage: Stage):
     """the queue's slot moved to another primary, key by key, under load"""
     cluster = _start(stage, min_replicas=0)

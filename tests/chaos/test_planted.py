@@ -24,6 +24,7 @@ from tests.services import missing
 from weakincentives.contrib.mailbox.sqlite import SQLiteStore, store
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.testing import FakeClock
+from weakincentives.runtime.mailbox import receiving
 from weakincentives.runtime.mailbox.memory_store import InMemoryStore
 from weakincentives.runtime.mailbox.store import Outgoing
 
@@ -151,6 +152,11 @@ def test_a_bug_in_the_sql_is_caught(
         ("ack_before_reply", "workers.kill_between_reply_and_ack.sqlite", "replies: "),
         ("ack_before_reply", "workers.kill_between_reply_and_ack.redis", "replies: "),
         (
+            "replies_without_an_id",
+            "workers.kill_between_reply_and_ack.redis",
+            "replies: 2 to request",
+        ),
+        (
             "ack_before_dead_letter",
             "workers.kill_between_dead_letter_and_ack.sqlite",
             "has no dead letter",
@@ -160,6 +166,11 @@ def test_a_bug_in_the_sql_is_caught(
             "workers.batch_waiting_its_turn.sqlite",
             "delivered again while their worker lived",
         ),
+        (
+            "beats_by_the_wall_clock",
+            "clocks.process_clock_jumps.sqlite",
+            "delivered again while their worker lived",
+        ),
     ],
 )
 def test_a_bug_in_a_process_is_caught(plant: str, scenario: str, finding: str) -> None:
@@ -167,6 +178,17 @@ def test_a_bug_in_a_process_is_caught(plant: str, scenario: str, finding: str) -
     if result.not_run:
         missing(result.not_run)
     assert [text for text in result.violations if finding in text]
+
+
+def test_a_cancelled_receive_that_keeps_its_leases_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def keep(box: Any, look: Any) -> None:
+        await look
+
+    monkeypatch.setattr(receiving, "_give_back", keep)
+    result = SCENARIOS["tasks.cancellation_storm.sqlite"](1, "short")
+    assert [text for text in result.violations if text.startswith("kept: ")]
 
 
 def test_every_planted_bug_is_in_this_list() -> None:
