@@ -48,6 +48,15 @@ class RecordedStore:
             self.inner.put(messages)
         self._hook("after", "send")
 
+    def is_beside(self, table: Any) -> bool:
+        return hasattr(self.inner, "is_beside") and bool(self.inner.is_beside(table))
+
+    def put_expecting(self, message: Any, reply_id: str, ttl: float) -> None:
+        self._hook("before", "send")
+        with self._recorded("send", [(message.id, "")], message.delay):
+            self.inner.put_expecting(message, reply_id, ttl)
+        self._hook("after", "send")
+
     def lease(
         self,
         count: int,
