@@ -199,6 +199,10 @@ class AwaitedRecordedStore(RecordedStore):
         with self._recorded("send", [(message.id, "") for message in messages], delay):
             await self.inner.put(messages)
 
+    async def put_expecting(self, message: Any, reply_id: str, ttl: float) -> None:
+        with self._recorded("send", [(message.id, "")], message.delay):
+            await self.inner.put_expecting(message, reply_id, ttl)
+
     async def lease(
         self,
         count: int,

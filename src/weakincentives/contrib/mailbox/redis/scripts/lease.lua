@@ -35,19 +35,28 @@ local function id_of(record)
   return string.sub(record, 1, string.find(record, '|', 1, true) - 1)
 end
 
-local function acknowledge(handle)
-  local ends = redis.call('ZSCORE', invisible, handle)
-  if ends and tonumber(ends) > now then
-    redis.call('HDEL', data, id_of(handle))
-    redis.call('ZREM', invisible, handle)
-    return '1'
+-- A character for each handle. Whether it was held is asked for all before the first is removed.
+local function acknowledge()
+  local ends = redis.call('ZMSCORE', invisible, unpack(ARGV, 9, 8 + handles))
+  local held, ids, answers = {}, {}, {}
+  for i = 1, handles do
+    local answer, handle, at = '0', ARGV[8 + i], ends[i]
+    if at and tonumber(at) > now then
+      held[#held + 1], ids[#ids + 1] = handle, id_of(handle)
+      answer = '1'
+    elseif ARGV[6] == '1' and redis.call('HEXISTS', data, id_of(handle)) == 0 then
+      answer = '2'
+    end
+    answers[i] = answer
   end
-  if ARGV[6] == '1' and redis.call('HEXISTS', data, id_of(handle)) == 0 then return '2' end
-  return '0'
+  if #held > 0 then
+    redis.call('HDEL', data, unpack(ids))
+    redis.call('ZREM', invisible, unpack(held))
+  end
+  return table.concat(answers)
 end
 
-local acknowledged = ''
-for i = 9, 8 + handles do acknowledged = acknowledged .. acknowledge(ARGV[i]) end
+local acknowledged = handles > 0 and acknowledge() or ''
 
 -- Most looks want one message and find one that was never leased: half the work of the rest.
 if count == 1 and #ARGV == 8 + handles and ARGV[3] == '0' and passes_on == 0 and kept == 0 then

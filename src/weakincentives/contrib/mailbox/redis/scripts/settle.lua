@@ -19,44 +19,54 @@ local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local after = tonumber(ARGV[2])
-local step, rung = {}, false
+local step = {}
 
 local function id_of(handle)
   return string.match(handle, '^[^|]*')
 end
 
-function step.ack(handle)
-  redis.call('HDEL', data, id_of(handle))
-  redis.call('ZREM', invisible, handle)
+function step.ack(handles)
+  local ids = {}
+  for i, handle in ipairs(handles) do ids[i] = id_of(handle) end
+  redis.call('HDEL', data, unpack(ids))
+  redis.call('ZREM', invisible, unpack(handles))
 end
 
-function step.release(handle)
-  local base, deliveries, nacks, first = string.match(handle, '^(.*)|(%d+)|(%d+)|(%d+)|[^|]*$')
-  local record = base .. '|' .. deliveries .. '|' .. (nacks + 1) .. '|' .. first
-  if after > 0 then
-    redis.call('ZADD', delayed, now + after, record)
-  else
-    redis.call('LPUSH', pending, record)
-    rung = true
+function step.release(handles)
+  local back = {}
+  for _, handle in ipairs(handles) do
+    local base, deliveries, nacks, first = string.match(handle, '^(.*)|(%d+)|(%d+)|(%d+)|[^|]*$')
+    if after > 0 then back[#back + 1] = now + after end
+    back[#back + 1] = base .. '|' .. deliveries .. '|' .. (nacks + 1) .. '|' .. first
   end
-  redis.call('ZREM', invisible, handle)
+  if after > 0 then
+    redis.call('ZADD', delayed, unpack(back))
+  else
+    redis.call('LPUSH', pending, unpack(back))
+  end
+  redis.call('ZREM', invisible, unpack(handles))
+  if after == 0 then redis.call('ZADD', wake, 0, '1') end
 end
 
-function step.extend(handle)
-  redis.call('ZADD', invisible, 'XX', now + after, handle)
+function step.extend(handles)
+  local ends = {}
+  for _, handle in ipairs(handles) do
+    ends[#ends + 1] = now + after
+    ends[#ends + 1] = handle
+  end
+  redis.call('ZADD', invisible, 'XX', unpack(ends))
 end
 
-local take, answers = step[ARGV[1]], {}
+local ends, held, answers = redis.call('ZMSCORE', invisible, unpack(ARGV, 4)), {}, {}
 for i = 4, #ARGV do
-  local ends = redis.call('ZSCORE', invisible, ARGV[i])
-  local answer = '0'
-  if ends and tonumber(ends) > now then
-    take(ARGV[i])
+  local answer, at = '0', ends[i - 3]
+  if at and tonumber(at) > now then
+    held[#held + 1] = ARGV[i]
     answer = '1'
   elseif ARGV[3] == '1' and redis.call('HEXISTS', data, id_of(ARGV[i])) == 0 then
     answer = '2'
   end
   answers[i - 3] = answer
 end
-if rung then redis.call('ZADD', wake, 0, '1') end
+if #held > 0 then step[ARGV[1]](held) end
 return table.concat(answers)
