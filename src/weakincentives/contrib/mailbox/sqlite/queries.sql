@@ -151,6 +151,9 @@ SELECT min(due) FROM (
 -- name: acknowledge
 DELETE FROM held WHERE seq = ? AND token = ? AND visible_us > now_us()
 
+-- name: acknowledge_at
+DELETE FROM held WHERE seq = ?1 AND token = ?2 AND visible_us > ?3
+
 -- name: give_back
 INSERT INTO waiting
 SELECT ({next_place}), queue, 1, given, sent_us, enqueued_at, deliveries, nacks + 1,

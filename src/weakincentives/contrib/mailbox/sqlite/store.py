@@ -82,8 +82,8 @@ class SQLiteStore:
         if queries is None:
             return Leases((), [False] * len(acknowledge))
         with self._database.transaction as connection:
-            done = line.settle(connection, queries["acknowledge"], acknowledge)
             now = self._database.time.now_us()
+            done = line.settle(connection, queries["acknowledge_at"], acknowledge, now)
             until, wall = now + int(seconds * MICRO), self.clock.time()
             rows: list[Any] = []
             expired = dropped = 0
