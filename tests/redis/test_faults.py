@@ -35,6 +35,7 @@ from tests.redis.seeds import let_pass
 from tests.servers import Server, Standalone, eventually
 from weakincentives.contrib.mailbox.redis import RedisMailbox, RedisReplyStore, link, packing
 from weakincentives.contrib.mailbox.redis.faults import Cure, backoff, verdict
+from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     MailboxConnectionError,
@@ -42,6 +43,7 @@ from weakincentives.runtime.mailbox import (
     MailboxFullError,
     ReceiptHandleExpiredError,
 )
+from weakincentives.runtime.mailbox.store import Outgoing
 
 Box = RedisMailbox[Any, Any]
 
@@ -202,6 +204,20 @@ def test_replies_survive_lost_answers(far: Box, proxy: Proxy) -> None:
     proxy.lose_answer(b"\r\ncancel\r\n")
     replies.create("other", ttl=60)
     assert replies.cancel("other")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_first_attempt_that_arrives_after_its_repeat_adds_nothing(box: Box, size: int) -> None:
+    messages = [Outgoing(new_id(), b"{}") for _ in range(size)]
+    call = box.store.queue.put(messages)
+    connection = box.store.link.topology.make(None)
+    connection.connect()
+    for packed in (call.packed_again(as_text=True, repeated=True), call.packed()):
+        connection.send_packed_command([packed])
+        connection.read_response()
+    connection.disconnect()
+    assert box.stats().pending == size
+    assert len(box.receive(max_messages=10)) == size
 
 
 def test_a_question_whose_answer_was_lost_is_asked_once(far: Box, proxy: Proxy) -> None:

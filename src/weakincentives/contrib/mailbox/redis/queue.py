@@ -50,7 +50,7 @@ class Queue:
         self._wake = wake
         self._max_size = max_size
         self._min_replicas = min_replicas
-        self._put_settings: tuple[Any, ...] = (max_size or 0, 1 if min_replicas else 0, 0, b"")
+        self._put_settings: tuple[Any, ...] = (max_size or 0, 1 if min_replicas else 0, b"")
         self._wait = (
             pack(b"WAIT", min_replicas, milliseconds(REPLICATION_SECONDS)) if min_replicas else None
         )
@@ -73,10 +73,10 @@ class Queue:
             special = special or given or delay > 0
         if special:
             details = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
-            settings = (*self._put_settings[:3], details)
+            settings = (*self._put_settings[:2], details)
         else:
             settings = self._put_settings
-        return Call(self._put, arguments, settings, 2, self._wait)
+        return Call(self._put, arguments, settings, None, self._wait)
 
     def put_expecting(self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float) -> Call:
         """Add a message, and the pending reply to it."""
