@@ -21,7 +21,6 @@ from weakincentives.runtime import (
     MailboxConnectionError,
     ReplyCancelledError,
     ReplyChannel,
-    UnsupportedOperationError,
     Worker,
     WorkerConfig,
     current_lease,
@@ -363,58 +362,6 @@ def test_an_error_reply_that_raises_leads_to_a_retry(box, replies):
     box.send("a", reply_to=replies)
     drained(Worker(box, boom, error_reply=lambda failure: 1 / 0, config=NO_WAIT))
     assert box.stats().pending == 1
-
-
-def lazily(body):
-    yield body
-
-
-async def lazily_async(body):
-    yield body
-
-
-@pytest.mark.parametrize("handler", [lazily, lazily_async, None, 5])
-def test_a_handler_that_would_run_nothing_is_refused(box, handler):
-    with pytest.raises(InvalidParameterError, match="handler"):
-        Worker(box, handler)
-
-
-@pytest.mark.parametrize("handler", [lazily, lazily_async])
-def test_a_generator_is_no_result(box, handler):
-    box.send("job")
-    drained(Worker(box, lambda body: handler(body), config=NO_WAIT))
-    assert bodies(box) == ["job"]
-
-
-@pytest.mark.parametrize("parts", [{"mailbox": None}, {"dlq": "letters"}, {"config": {}}])
-def test_parts_that_make_no_loop_are_refused(box, parts):
-    given = {"mailbox": box, "handler": str, **parts}
-    with pytest.raises(InvalidParameterError, match=next(iter(parts))):
-        Worker(given.pop("mailbox"), given.pop("handler"), **given)
-
-
-@pytest.mark.parametrize("count", [-1, 1.5, float("nan"), True, "1"])
-def test_a_number_of_iterations_is_a_whole_one(box, count):
-    with pytest.raises(InvalidParameterError, match="max_iterations"):
-        Worker(box, str).run(max_iterations=count)
-
-
-def test_an_async_handler_is_not_run_inside_an_event_loop(box):
-    ran = []
-
-    async def handler(body):
-        ran.append(body)
-
-    box.send("job")
-    worker = Worker(box, handler)
-
-    async def notebook():
-        with pytest.raises(UnsupportedOperationError, match="to_thread"):
-            worker.run(**once)
-        await asyncio.to_thread(worker.run, **once)
-
-    asyncio.run(notebook())
-    assert ran == ["job"]
 
 
 def test_an_id_that_is_used_again_gets_an_answer_of_its_own():
