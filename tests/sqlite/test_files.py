@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -202,6 +203,23 @@ def test_durability_is_what_was_asked_for(path: Path) -> None:
             assert connection.pragma("journal_mode") == "wal"
     with pytest.raises(InvalidParameterError, match="durability"):
         SQLiteMailbox("jobs", path, durability="off")
+
+
+def test_a_reply_that_was_read_goes_without_an_fsync_and_what_follows_does_not(path: Path) -> None:
+    with connect(url(path)) as backend:
+        box: Any = backend.mailbox("jobs")
+        reply = box.send_expecting_reply(1)
+        box.receive()[0].reply(2)
+        ran: list[str] = []
+        writer = backend._database._writer  # type: ignore[attr-defined]
+        writer.exec_trace = lambda cursor, sql, bindings: ran.append(sql) or True
+        assert reply.wait() == 2
+        box.send(3)
+        hasty, delete, slow, insert = ran
+        assert (hasty, slow) == ("PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL")
+        assert (delete[:6], insert[:6]) == ("DELETE", "INSERT")
+        writer.exec_trace = None
+        assert writer.pragma("synchronous") == 2
 
 
 def test_many_mailboxes_share_the_files(path: Path, open_files: Callable[[], int]) -> None:

@@ -83,6 +83,7 @@ class Database:
         self._wall_offset_us = 0
         self._identity: tuple[int, int] | None = None
         self._look_at = 0.0
+        self._hasty = False
         self.wake = Wake(
             wake_path(self.path), weakref.WeakMethod(self._count), weakref.WeakMethod(self._signal)
         )
@@ -128,16 +129,16 @@ class Database:
             writer = self._writer or self._open_writer()
             if not self._depth:
                 self._tidy(writer)
-            hasty = not lasting and not self._depth and self.durability == "full"
             try:
-                if hasty:
+                if not lasting and not self._depth and self.durability == "full":
+                    self._hasty = True
                     writer.execute("PRAGMA synchronous = NORMAL")
                 writer.execute(sql, arguments)
             except apsw.Error as error:
                 raise self._failed(error, writer) from error
             finally:
-                if hasty:
-                    writer.execute("PRAGMA synchronous = FULL")
+                if self._hasty:
+                    self._slow_down(writer)
             changed = writer.changes()
             if news is not None and changed and self._depth:
                 self._news.append((news, changed))
@@ -184,6 +185,8 @@ class Database:
         """See to it that a step may begin."""
         if writer.in_transaction:
             writer.execute("ROLLBACK")  # left behind by an interrupt between two steps
+        if self._hasty:
+            self._slow_down(writer)
         now = SystemClock.monotonic()
         if now < self._look_at:
             return
@@ -199,6 +202,12 @@ class Database:
                     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.close_connections()
             self.check_open()
+
+    def _slow_down(self, writer: apsw.Connection) -> None:
+        """Sync at each commit again; an interrupt may have kept the last step from doing so."""
+        if not writer.in_transaction:
+            writer.execute("PRAGMA synchronous = FULL")
+            self._hasty = False
 
     def close_connections(self) -> None:
         """Close the connections; the next step opens them again unless the database is closed."""
