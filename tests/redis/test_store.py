@@ -80,6 +80,13 @@ def test_the_same_id_twice_in_a_batch_is_one_message(box: Box) -> None:
     assert [m.payload for m in box.store.lease(5, 60).messages] == [b"first"]
 
 
+def test_settling_nothing_is_no_error(box: Box) -> None:
+    assert list(box.store.acknowledge([])) == []
+    assert list(box.store.release([], 0)) == []
+    assert list(box.store.extend([], 30)) == []
+    assert box.extend_batch([], 30) == []
+
+
 def test_mixed_delays_and_chosen_ids_in_one_batch(box: Box) -> None:
     store = box.store
     store.put([Outgoing("a", b"", 60), Outgoing("b", b"", 0, True), Outgoing("c", b"")])

@@ -57,6 +57,7 @@ function step.extend(handles)
   redis.call('ZADD', invisible, 'XX', unpack(ends))
 end
 
+if #ARGV < 4 then return '' end
 local ends, held, answers = redis.call('ZMSCORE', invisible, unpack(ARGV, 4)), {}, {}
 for i = 4, #ARGV do
   local answer, at = '0', ends[i - 3]
