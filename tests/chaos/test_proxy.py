@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from chaos.proxy import HOST, Proxy
 
+from tests.support.waiting import eventually
+
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
@@ -78,10 +80,7 @@ def test_a_cut_in_the_request(proxy: Proxy) -> None:
         link.sendall(b"abc")
         while link.recv(6):
             pass
-    deadline = time.monotonic() + 5
-    while b"".join(proxy.heard) != b"ab" and time.monotonic() < deadline:  # type: ignore[attr-defined]
-        time.sleep(0.001)
-    assert b"".join(proxy.heard) == b"ab"  # type: ignore[attr-defined]
+    eventually(lambda: b"".join(proxy.heard) == b"ab", within=5)  # type: ignore[attr-defined]
 
 
 def test_a_black_hole_and_a_delay(proxy: Proxy) -> None:

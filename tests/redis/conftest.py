@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import redis
+from tests.redis.proxy import Proxy
 from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
 from weakincentives.contrib.mailbox.redis import RedisMailbox
 
@@ -68,4 +70,17 @@ def client(server: Standalone) -> Iterator[Any]:
 @pytest.fixture
 def box(client: Any) -> Iterator[RedisMailbox[Any, Any]]:
     with RedisMailbox[Any, Any]("box", client) as box:
+        yield box
+
+
+@pytest.fixture
+def proxy(server: Standalone) -> Iterator[Proxy]:
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: Proxy) -> Iterator[RedisMailbox[Any, Any]]:
+    """A mailbox behind the proxy."""
+    with redis.Redis(port=proxy.port) as client, RedisMailbox("box", client) as box:
         yield box

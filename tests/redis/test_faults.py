@@ -7,13 +7,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -33,9 +30,8 @@ from tests.redis import clients
 from tests.redis.proxy import Proxy
 from tests.redis.seeds import let_pass
 from tests.servers import Server, Standalone, eventually
-from weakincentives.contrib.mailbox.redis import RedisMailbox, RedisReplyStore, link, packing
+from weakincentives.contrib.mailbox.redis import RedisMailbox, link, packing
 from weakincentives.contrib.mailbox.redis.faults import Cure, backoff, verdict
-from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     MailboxConnectionError,
@@ -43,7 +39,6 @@ from weakincentives.runtime.mailbox import (
     MailboxFullError,
     ReceiptHandleExpiredError,
 )
-from weakincentives.runtime.mailbox.store import Outgoing
 
 Box = RedisMailbox[Any, Any]
 
@@ -87,170 +82,6 @@ def test_backoff_is_bounded_and_varies() -> None:
     assert backoff(1) == 0
     assert all(0 < backoff(n) <= 0.5 for n in range(2, 40))
     assert len({backoff(5) for _ in range(10)}) > 1
-
-
-# Trap 9: every call is safe to repeat
-
-
-@pytest.fixture
-def proxy(server: Standalone) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def far(proxy: Proxy) -> Iterator[Box]:
-    """A mailbox behind the proxy."""
-    with redis.Redis(port=proxy.port) as client, Box("box", client) as box:
-        yield box
-
-
-def test_a_send_whose_answer_is_lost_is_one_message(far: Box, proxy: Proxy, box: Box) -> None:
-    far.send("warm")
-    proxy.lose_answer(b"precious")
-    far.send("precious")
-    far.send_batch(["a", "b"])
-    assert proxy.lost == 1
-    assert [m.body for m in box.receive(max_messages=10)] == ["warm", "precious", "a", "b"]
-
-
-def test_an_ack_whose_answer_is_lost_succeeds(far: Box, proxy: Proxy, box: Box) -> None:
-    far.send("work")
-    (message,) = far.receive()
-    proxy.lose_answer(b"\r\nack\r\n")
-    assert message.acknowledge()
-    assert proxy.lost == 1
-    assert box.approximate_count() == 0
-
-
-def test_an_ack_repeated_after_the_lease_is_refused(
-    far: Box, proxy: Proxy, box: Box, server: Standalone
-) -> None:
-    """The message is gone, but it may have been another consumer who was done with it."""
-    far.send("work")
-    (leased,) = far.store.lease(1, 0.05).messages
-    let_pass(server, 0.1)
-    (again,) = box.receive()
-    again.acknowledge()
-    proxy.lose_answer(b"\r\nack\r\n")
-    assert far.store.acknowledge([leased.handle]) == [False]
-    assert proxy.lost == 1
-
-
-def test_an_ack_repeated_while_the_message_is_there_again_is_refused(
-    far: Box, proxy: Proxy, server: Standalone
-) -> None:
-    """A failover may have undone the lease: the message waits, so it was not acknowledged."""
-    far.send("work")
-    (leased,) = far.store.lease(1, 60).messages
-    record = leased.handle.rpartition("|")[0]
-    server.command("ZREM", "{queue:box}:invisible", leased.handle)
-    server.command("LPUSH", "{queue:box}:pending", record)
-    proxy.lose_answer(b"\r\nack\r\n")
-    assert far.store.acknowledge([leased.handle]) == [False]
-    assert far.approximate_count() == 1
-
-
-def test_a_nack_whose_answer_is_lost_counts_once(far: Box, proxy: Proxy, box: Box) -> None:
-    far.send("work")
-    (message,) = far.receive()
-    proxy.lose_answer(b"\r\nrelease\r\n")
-    assert message.nack()
-    assert proxy.lost == 1
-    (again,) = box.receive(max_messages=10)
-    assert (again.nack_count, again.delivery_count) == (1, 2)
-
-
-def test_an_extension_whose_answer_is_lost(far: Box, proxy: Proxy) -> None:
-    far.send("work")
-    (message,) = far.receive(visibility_timeout=60)
-    proxy.lose_answer(b"\r\nextend\r\n")
-    assert message.extend_visibility(120)
-
-
-def test_a_lease_whose_answer_is_lost_comes_back(far: Box, proxy: Proxy) -> None:
-    far.send("work")
-    proxy.lose_answer(b"EVALSHA")
-    assert far.receive(visibility_timeout=0.5) == []
-    (message,) = far.receive(visibility_timeout=30, wait_time_seconds=10)
-    assert message.delivery_count == 2
-
-
-def test_an_exchange_whose_answer_is_lost(far: Box, proxy: Proxy, box: Box) -> None:
-    far.send_batch([1, 2, 3])
-    done = far.receive()
-    proxy.lose_answer(done[0].receipt_handle.encode())
-    (message,) = far.exchange(done, visibility_timeout=30)
-    assert done[0].is_finalized
-    assert message.body == 3  # 2 is leased to an answer that nobody got
-    assert box.stats().in_flight == 2
-
-
-def test_replies_survive_lost_answers(far: Box, proxy: Proxy) -> None:
-    replies: RedisReplyStore[Any] = RedisReplyStore(redis.Redis(port=proxy.port))
-    for step in ("create", "resolve", "get", "consume"):
-        proxy.lose_answer(f"\r\n{step}\r\n".encode())
-        if step == "create":
-            assert replies.create("id", ttl=60)
-        elif step == "resolve":
-            assert replies.resolve("id", {"a": 1})
-        else:
-            entry = getattr(replies, step)("id")
-            assert entry is not None
-            assert entry.value == {"a": 1}
-    assert proxy.lost == 4
-    assert replies.get("id") is None
-    assert replies.consume("id") is None
-    proxy.lose_answer(b"\r\ncancel\r\n")
-    replies.create("other", ttl=60)
-    assert replies.cancel("other")
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_first_attempt_that_arrives_after_its_repeat_adds_nothing(box: Box, size: int) -> None:
-    messages = [Outgoing(new_id(), b"{}") for _ in range(size)]
-    call = box.store.queue.put(messages)
-    connection = box.store.link.topology.make(None)
-    connection.connect()
-    for packed in (call.packed_again(as_text=True, repeated=True), call.packed()):
-        connection.send_packed_command([packed])
-        connection.read_response()
-    connection.disconnect()
-    assert box.stats().pending == size
-    assert len(box.receive(max_messages=10)) == size
-
-
-def test_a_question_whose_answer_was_lost_is_asked_once(far: Box, proxy: Proxy) -> None:
-    far.send("to load the script")
-    far.purge()
-    proxy.lose_answer(b":entry:")
-    reply = far.send_expecting_reply("question")
-    assert proxy.lost == 1
-    (message,) = far.receive(max_messages=2)
-    message.reply("answer")
-    assert reply.wait(timeout=5) == "answer"
-
-
-def test_a_question_that_finds_no_room_leaves_no_reply(client: Any, server: Standalone) -> None:
-    box: Box = RedisMailbox("small", client, max_size=1)
-    box.send_expecting_reply("fits")
-    with pytest.raises(MailboxFullError):
-        box.send_expecting_reply("does not")
-    assert len(server.command("KEYS", "{replies:*}:entry:*")) == 1
-
-
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
-    far: Box, proxy: Proxy, server: Standalone
-) -> None:
-    for fault in (lambda: None, proxy.cut, partial(server.command, "SCRIPT", "FLUSH")):
-        reply = far.send_expecting_reply("question")
-        far.receive()[0].reply("answer")
-        assert reply.wait(timeout=5) == "answer"  # the entry is removed without waiting for it
-        fault()
-        assert far.send("next", message_id="next") == "next"
-        assert [message.body for message in far.receive(max_messages=5)] == ["next"]
-        far.purge()
-        server.command("FLUSHALL")
 
 
 def test_idle_connections_that_were_cut_are_replaced(far: Box, proxy: Proxy) -> None:
