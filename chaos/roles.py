@@ -79,14 +79,10 @@ def handle(body: Any) -> Any:
 
 def hold_the_interpreter(seconds: float) -> None:
     """Let no other thread run: a regular expression keeps the interpreter's lock to its end."""
-    length, took = 12, 0.0
-    while took < 0.02:
+    # Each character doubles the time, until one match has taken that long in one piece.
+    length = 12
+    while _matched(length) < seconds:
         length += 1
-        took = _matched(length)
-    # Each character doubles the time; the last match must be one piece, and long enough.
-    while took < seconds * 1.5:
-        length, took = length + 1, took * 2
-    _matched(length)
 
 
 def _matched(length: int) -> float:
