@@ -57,6 +57,7 @@ class AwaitedBackend:
 
     def close(self) -> None:
         if not self.driver.loop.is_closed():
+            self.driver.cancel_rest()
             self.driver.run(close(self._client))
             self.driver.close()
 

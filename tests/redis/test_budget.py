@@ -10,6 +10,7 @@ import pytest
 
 from tests.redis import clients
 from tests.servers import Standalone, eventually
+from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, background
 from weakincentives.contrib.mailbox.redis import RedisMailbox
 
 Box = RedisMailbox[Any, Any]
@@ -143,6 +144,31 @@ def test_connections_and_threads(server: Standalone) -> None:
             5,
             "the connections to be closed with the last mailbox",
         )
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_who_waits_while_the_last_mailbox_closes_keeps_no_connection(
+    server: Standalone, face: Face
+) -> None:
+    """Ending a wait takes a connection of its own, which must not be kept for the next call."""
+    driver = Driver(face)
+    client = clients.standalone(server, awaited=face == "async")
+    before = int(server.info("clients")["connected_clients"])
+    box = Box("box", client)
+    waiting = [background(Proxy(box, driver).receive, wait_time_seconds=20) for _ in range(4)]
+    eventually(lambda: server.info("clients")["blocked_clients"] == "4", 5, "four consumers")
+    driver.call(_closed, box)
+    assert [each.result(10) for each in waiting] == [[]] * 4
+    eventually(
+        lambda: int(server.info("clients")["connected_clients"]) <= before,
+        5,
+        "the connections to be closed",
+    )
+    driver.close()
+
+
+async def _closed(box: Box) -> None:
+    box.close()
 
 
 def test_a_question_costs_one_round_trip_and_its_answer_two(warm: Box, server: Standalone) -> None:

@@ -44,9 +44,14 @@ class Driver:
         result = step(*args)
         return self.run(_awaited(result)) if inspect.isawaitable(result) else result
 
+    def cancel_rest(self) -> None:
+        """Cancel what is under way and wait for its end; before what it uses is closed."""
+        self.run(_cancel_rest())
+
     def close(self) -> None:
         """Cancel what is left, wait for it, and stop the loop."""
-        self.run(_cancel_rest())
+        self.cancel_rest()
+        self.run(_shut_down())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(DEADLINE)
         self.loop.close()
@@ -113,6 +118,9 @@ async def _cancel_rest() -> None:
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def _shut_down() -> None:
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()

@@ -80,6 +80,7 @@ class Bench:
             self.close_all()
         finally:
             try:
+                self.driver.cancel_rest()
                 self.clean_up()
             finally:
                 self.driver.close()

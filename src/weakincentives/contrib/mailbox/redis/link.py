@@ -70,6 +70,7 @@ class Link:
         self.topology = topology
         self.wire: Wire = AsyncWire() if topology.awaited else SyncWire()
         self._pid = os.getpid()
+        self._keeps = True
         self._ended = False
         self._nodes: dict[Address | None, Node] = {}
         self._slots: dict[int, Node] = {}
@@ -171,8 +172,23 @@ class Link:
         addresses = {owner_of(first, answer, asked) for first, *_ in answer}
         return [self._node(self._remapped(address)) for address in addresses if address]
 
+    def join(self, user: object) -> None:
+        """Count one more mailbox that is open."""
+        self.users.add(user)
+        self._keeps = True
+
+    def leave(self, user: object) -> None:
+        """Count one less; the last one lets go of the connections."""
+        self.users.discard(user)
+        if not self.users:
+            self.close()
+
     def close(self) -> None:
-        """Let go of the connections that are not in use; a later call makes new ones."""
+        """Let go of the connections that are not in use; a later call makes new ones.
+
+        If no mailbox is open any more, connections that are in use now are not kept either.
+        """
+        self._keeps = bool(self.users)
         for node in self._nodes.values():
             self._clear(node)
 
@@ -246,7 +262,8 @@ class Link:
             node.generation += 1
 
     def _park(self, node: Node, held: Held) -> None:
-        if held.generation == node.generation and len(node.idle) < MOST_IDLE:
+        fresh = held.generation == node.generation
+        if fresh and self._keeps and len(node.idle) < MOST_IDLE:
             node.idle.append(held)
         else:
             self.wire.drop(held)

@@ -75,15 +75,12 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
             reply_store = RedisReplyStore(client)
         options = MailboxOptions(body_type, reply_type, reply_resolver, reply_store, dispatcher)
         super().__init__(store, sealer_for, options)
-        self._users = link.users
-        self._users.add(self)
+        link.join(self)
 
     def close(self) -> None:
         """End sending and receiving; the last mailbox of a client lets go of its connections."""
         super().close()
-        self._users.discard(self)
-        if not self._users:
-            self.store.link.close()
+        self.store.link.leave(self)
 
 
 class RedisMailboxFactory:
