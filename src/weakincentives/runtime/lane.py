@@ -2,13 +2,13 @@
 
 import asyncio
 import contextvars
-import math
-import threading
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
+from .heartbeat import Heartbeat
 from .lease_extender import DEFAULT_EXTENSION, LeaseExtenderConfig
 from .source import Job
 
@@ -23,34 +23,35 @@ class Run:
     def __init__(
         self,
         max_iterations: int | None,
+        batch: int,
         visibility: float,
         wait: float,
         leases: LeaseExtenderConfig,
     ) -> None:
+        self.batch = batch
         self.visibility = visibility
         self.wait = wait
-        # What makes no sense as a lease is refused where it is asked for.
-        untold = leases.extension == DEFAULT_EXTENSION
-        sensible = isinstance(visibility, int | float) and 0 < visibility < math.inf
-        self.leases = replace(leases, extension=visibility) if untold and sensible else leases
+        untold = leases.extension == DEFAULT_EXTENSION and visibility > 0
+        self.leases = replace(leases, extension=visibility) if untold else leases
         self.error: BaseException | None = None
-        self._left = max_iterations
-        self._lock = threading.Lock()
+        # A step of an iterator is one that threads cannot come between.
+        self._receives = (
+            itertools.count() if max_iterations is None else iter(range(max_iterations))
+        )
 
     def next(self) -> bool:
         """Count one receive; False if there were enough."""
-        if self._left is None:
-            return True
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0
+        return next(self._receives, None) is not None
 
 
 class Lane:
     """What one thread of a loop has in hand."""
 
-    def __init__(self, handler: Callable[[Any], Any]) -> None:
+    def __init__(self, handler: Callable[[Any], Any], heartbeat: Heartbeat, wait: float) -> None:
         self._handler = handler
+        self.working = heartbeat.working()
+        self.looking = heartbeat.looking(wait)
+        self.glancing = heartbeat.looking()
         self.waiting: list[Job] = []
         """Received and not finished; the first one may be at work."""
         self.finished: list[Job] = []
@@ -58,9 +59,15 @@ class Lane:
         self.failures = 0
         self._runner: asyncio.Runner | None = None
 
+    def held(self) -> list[Job]:
+        """Return what is in hand, finished or not."""
+        return [*self.waiting, *self.finished]
+
     def call(self, body: Any) -> Any:
         """Call the handler, plain or async."""
         result = self._handler(body)
+        if result is None:
+            return None
         if hasattr(result, "__await__"):
             return self._await(result)
         if type(result) in LAZY:

@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 from weakincentives.runtime.mailbox.limits import check_positive
 from weakincentives.runtime.mailbox.message import Message
 
-from .lease_scheduler import SCHEDULER, LeaseScheduler, next_beat
+from .lease_scheduler import BEATS, SCHEDULER, UNHURRIED, LeaseScheduler, next_beat
 
 __all__ = [
     "Lease",
@@ -29,6 +29,7 @@ __all__ = [
 logger = logging.getLogger("weakincentives.runtime.main_loop")
 
 TWELVE_HOURS = 43_200.0
+SYSTEM_CLOCK = SystemClock()
 
 
 class LeaseLostError(ReceiptHandleExpiredError):
@@ -87,31 +88,21 @@ class Extendable(Protocol):
 class Lease:
     """The lease on one message: until when it holds, and whether it was lost."""
 
-    __slots__ = (
-        "_clock",
-        "_deadline",
-        "_extender",
-        "_lost",
-        "_since",
-        "batchable",
-        "config",
-        "due",
-        "message",
-    )
+    due = math.inf
+    """When it is to be extended, as ``time.monotonic`` tells; not before the scheduler plans it."""
+    _deadline = math.inf
+    _lost = False
 
     def __init__(
         self, extender: "LeaseExtender | None", message: Any, config: LeaseExtenderConfig
     ) -> None:
         self.message = message
         self.config = config
-        self.due = math.inf
         self.batchable = type(message) is Message
         """Whether the message is a mailbox's own, so that many can be extended in one step."""
         self._extender = extender
-        self._clock: Clock = message.mailbox.store.clock if self.batchable else SystemClock()
+        self._clock: Clock = message.mailbox.store.clock if self.batchable else SYSTEM_CLOCK
         self._since = self._clock.monotonic()
-        self._deadline = math.inf
-        self._lost = False
 
     @property
     def deadline(self) -> float:
@@ -122,7 +113,8 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether the lease is over: its time has passed, or an extension was refused."""
-        return self._lost or self._clock.monotonic() >= self.deadline
+        deadline = self.message.lease_deadline if self.batchable else self._deadline
+        return self._lost or self._clock.monotonic() >= deadline
 
     def remaining(self) -> float:
         """Return the seconds until the deadline."""
@@ -146,6 +138,20 @@ class Lease:
     def abandon(self) -> None:
         """Count the lease as lost from now on."""
         self._lost = True
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its first extension comes so soon that it must be planned at once."""
+        return self.config.interval < UNHURRIED or self.remaining() < BEATS * UNHURRIED
+
+    def plan(self) -> None:
+        """Find out when it is to be extended for the first time: as from when it was held."""
+        held = self._clock.monotonic() - self._since
+        self.due = next_beat(time.monotonic() - held, self.config, self.remaining() + held)
+
+    def plan_next(self) -> None:
+        """Find out when it is to be extended next, from now on."""
+        self.due = next_beat(time.monotonic(), self.config, self.remaining())
 
     def next_extension(self) -> float | None:
         """Return by how much to extend now: 0 if there is no need, None if never again."""
@@ -206,27 +212,13 @@ class _NoMessage:
 
 
 _NO_LEASE = Lease(None, _NoMessage(), LeaseExtenderConfig(enabled=False))
-_current: ContextVar[Lease] = ContextVar("lease", default=_NO_LEASE)
+CURRENT: ContextVar[Lease] = ContextVar("lease", default=_NO_LEASE)
+"""The lease on the message that is being handled."""
 
 
 def current_lease() -> Lease:
     """Return the lease on the message that is being handled; outside a handler, one without end."""
-    return _current.get()
-
-
-class running_under:  # noqa: N801 - a context, written as a class because every message pays
-    """Make a lease the current one."""
-
-    __slots__ = ("_lease", "_token")
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-
-    def __enter__(self) -> None:
-        self._token = _current.set(self._lease)
-
-    def __exit__(self, *exc: object) -> None:
-        _current.reset(self._token)
+    return CURRENT.get()
 
 
 class LeaseExtender:
@@ -256,10 +248,11 @@ class LeaseExtender:
     def extend(self, msg: Extendable) -> Iterator[Lease]:
         """Keep the lease on ``msg`` inside the block; failures are logged and harm nothing."""
         lease = self.hold(msg)
+        token = CURRENT.set(lease)
         try:
-            with running_under(lease):
-                yield lease
+            yield lease
         finally:
+            CURRENT.reset(token)
             lease.release()
 
     def hold(self, msg: Extendable, config: LeaseExtenderConfig | None = None) -> Lease:
@@ -267,13 +260,15 @@ class LeaseExtender:
         lease = Lease(self, msg, config if config is not None else self.config)
         self.counters.held += 1
         if lease.config.enabled:
-            self.schedule(lease)
+            if lease.is_short:
+                lease.plan()
+            self._scheduler.add(lease)
         return lease
 
     def schedule(self, lease: Lease) -> None:
         """Let the lease be extended as its config says."""
         if lease.config.enabled:
-            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
+            lease.plan_next()
             self._scheduler.add(lease)
         else:
             self._scheduler.drop(lease)

@@ -21,6 +21,8 @@ __all__ = ["SCHEDULER", "LeaseScheduler", "aligned", "beat", "next_beat"]
 BEATS = 4  # the fourth would come as the lease ends, so three fit
 SHORTEST_BEAT = 0.02
 LINGER = 5.0
+UNHURRIED = 2 * LINGER
+"""A lease whose first beat comes later than this is planned when the thread next looks."""
 
 
 def beat(interval: float, remaining: float) -> float:
@@ -110,14 +112,18 @@ class LeaseScheduler:
     def extend_due(self, now: float) -> None:
         """Extend every lease that is due."""
         batches: dict[tuple[Any, float], list[Lease]] = defaultdict(list)
-        for lease in [lease for lease in list(self._leases) if lease.due <= now]:
+        held = list(self._leases)
+        for lease in held:
+            if lease.due == math.inf:
+                lease.plan()
+        for lease in [lease for lease in held if lease.due <= now]:
             seconds = None if lease.lost else lease.next_extension()
             if seconds is None:
                 self.drop(lease)
                 if not lease.lost:
                     lease.given_up()
             elif seconds == 0:
-                lease.due = next_beat(now, lease.config, lease.remaining())
+                lease.plan_next()
             elif lease.batchable:
                 batches[lease.message.mailbox, seconds].append(lease)
             else:
@@ -158,7 +164,7 @@ class LeaseScheduler:
             return
         if granted:
             lease.extended(seconds)
-            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
+            lease.plan_next()
         else:
             self.drop(lease)
             lease.refused()
@@ -166,7 +172,7 @@ class LeaseScheduler:
     def _failed(self, lease: "Lease", error: Exception) -> None:
         if lease in self._leases:
             lease.failed(error)
-            lease.due = next_beat(time.monotonic(), lease.config, lease.remaining())
+            lease.plan_next()
 
 
 # One for the process, whatever the number of loops: threads must not grow with leases.

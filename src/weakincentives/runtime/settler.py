@@ -30,7 +30,7 @@ from .events import (
     MessageDeadLettered,
 )
 from .evidence import described, error_type
-from .lease_extender import LeaseLostError, running_under
+from .lease_extender import CURRENT, LeaseLostError
 from .settlement import (
     Counts,
     RepeatedCrashError,
@@ -61,44 +61,37 @@ class Settler:
         self._source = source
         self._terms = terms
         self._stop = stop
+        self._listened = terms.dispatcher is not None
 
     def work(
         self, job: Job, call: Callable[[Any], Any], working: AbstractContextManager[None]
     ) -> bool:
         """Run a job. True if it is to be acknowledged, once its answer, if any, is sent."""
+        settled = self._without_running(job)
+        if settled is not None:
+            return settled
         message = job.message
-        if self._unread(job):
-            return self.fail(
-                job,
-                RepeatedCrashError(
-                    f"received {job.deliveries} times, and most of its workers died"
-                ),
-            )
-        try:
-            if not self._wanted(job):
-                self.publish(JobSkipped, message.id)
-                return True
-        except TRANSPORT_ERRORS as error:
-            # Not the job's failure: it comes back when somebody can be asked again.
-            logger.warning("Message %s: its reply channel cannot be read: %s", message.id, error)
-            return self._retry(job, transport_pause(job.deliveries))
-        except Exception as error:  # noqa: BLE001 - such as a reply_to that nobody knows
-            return self.fail(job, error)
         started = time.monotonic()
+        token = CURRENT.set(job.lease)
         try:
-            job.body = self._read(job)
-            self.publish(JobStarted, message.id, job.deliveries)
-            with running_under(job.lease), working:
+            job.body = message.body
+            if self._listened:
+                self.publish(JobStarted, message.id, job.deliveries)
+            with working:
                 result = call(job.body)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - nothing a handler does may acknowledge
             if isinstance(error, SystemExit):
                 job.exit = error
+            job.readable = job.body is not NOTHING
             return self.fail(job, error)
+        finally:
+            CURRENT.reset(token)
         if job.lease.lost:
             return self.abandon(job)
-        self.publish(JobFinished, message.id, time.monotonic() - started)
+        if self._listened:
+            self.publish(JobFinished, message.id, time.monotonic() - started)
         if job.via is not None:
             job.answer = result
         return True
@@ -222,10 +215,32 @@ class Settler:
         if self._terms.dispatcher is not None:
             self._terms.dispatcher.dispatch(event(self._source.name, *facts))
 
+    def _without_running(self, job: Job) -> bool | None:
+        """Settle a job that nobody is to run, as `work` does; None if it is to run."""
+        message = job.message
+        if self._terms.dlq is not None and self._unread(job):
+            return self.fail(
+                job,
+                RepeatedCrashError(
+                    f"received {job.deliveries} times, and most of its workers died"
+                ),
+            )
+        try:
+            job.via = self._way_back(message)
+            if job.via != "channel" or message.reply_channel.is_open():
+                return None
+        except TRANSPORT_ERRORS as error:
+            # Not the job's failure: it comes back when somebody can be asked again.
+            logger.warning("Message %s: its reply channel cannot be read: %s", message.id, error)
+            return self._retry(job, transport_pause(job.deliveries))
+        except Exception as error:  # noqa: BLE001 - such as a reply_to that nobody knows
+            return self.fail(job, error)
+        self.publish(JobSkipped, message.id)  # nobody waits for its reply any more
+        return True
+
     def _unread(self, job: Job) -> bool:
         dlq, message = self._terms.dlq, job.message
-        if dlq is None:
-            return False
+        assert dlq is not None
         nacks = getattr(message, "nack_count", None) if self._source.counts_nacks else None
         thresholds = Thresholds(
             dlq.max_delivery_count, dlq.absolute_max_delivery_count, bool(dlq.exclude_errors)
@@ -238,12 +253,8 @@ class Settler:
             pass
         return True
 
-    def _wanted(self, job: Job) -> bool:
-        """Find out how the sender can be told; False if nobody waits for the reply any more."""
-        job.via = self._way_back(job.message)
-        return job.via != "channel" or bool(job.message.reply_channel.is_open())
-
     def _way_back(self, message: Any) -> str | None:
+        """Return how the sender can be told."""
         if type(message) is Message:
             # What every message is asked: one look at its envelope says it.
             envelope = message.envelope
@@ -255,13 +266,6 @@ class Settler:
         if getattr(message, "reply_to", None) is not None:
             return "reply_to"
         return None if self._terms.responses is None else "responses"
-
-    def _read(self, job: Job) -> Any:
-        try:
-            return job.message.body
-        except Exception:
-            job.readable = False
-            raise
 
     def _verdict(self, job: Job, error: BaseException) -> bool | None:
         if self._terms.dlq is None:

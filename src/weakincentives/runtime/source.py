@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weakincentives.runtime.mailbox import Limits, ReceiptHandleExpiredError
+from weakincentives.runtime.mailbox.limits import is_number
+from weakincentives.runtime.mailbox.receiving import exchange
 from weakincentives.runtime.mailbox.typed import StoreMailbox
 from weakincentives.runtime.mailbox.waiting import StopSignal
 
@@ -19,40 +21,37 @@ FOREIGN_WAIT = 1.0
 class Job:
     """A message in a loop's hands, from its receipt until its settlement has finished."""
 
-    __slots__ = (
-        "acknowledged",
-        "answer",
-        "answer_error",
-        "body",
-        "dead_lettered",
-        "deliveries",
-        "exit",
-        "failed",
-        "lease",
-        "message",
-        "readable",
-        "uncertain",
-        "via",
-    )
+    # Of the class until they change: most jobs need none of them.
+    via: str | None = None
+    """How the sender can be told: ``channel``, ``reply_to``, ``responses`` or not at all."""
+    body: Any = NOTHING
+    answer: Any = NOTHING
+    """What is still to be replied before the acknowledgement."""
+    answer_error: BaseException | None = None
+    readable = True
+    failed = False
+    dead_lettered = False
+    acknowledged = False
+    """Said of messages that do not know it themselves."""
+    uncertain = False
+    """An acknowledgement was cut off: nobody knows whether it has happened."""
+    exit: BaseException | None = None
+    """The handler asked to end the process."""
 
     def __init__(self, message: Any, lease: Lease) -> None:
         self.message = message
         self.lease = lease
-        self.deliveries: int = getattr(message, "delivery_count", 1)
-        self.via: str | None = None
-        """How the sender can be told: ``channel``, ``reply_to``, ``responses`` or not at all."""
-        self.body: Any = NOTHING
-        self.answer: Any = NOTHING
-        """What is still to be replied before the acknowledgement."""
-        self.answer_error: BaseException | None = None
-        self.readable = True
-        self.failed = False
-        self.dead_lettered = False
-        self.acknowledged = False
-        self.uncertain = False
-        """An acknowledgement was cut off: nobody knows whether it has happened."""
-        self.exit: BaseException | None = None
-        """The handler asked to end the process."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the mailbox has confirmed that this is done."""
+        return self.acknowledged or getattr(self.message, "is_finalized", False)
+
+    @property
+    def deliveries(self) -> int:
+        """How many times the message has been received."""
+        count: int = getattr(self.message, "delivery_count", 1)
+        return count
 
 
 class Source:
@@ -72,6 +71,16 @@ class Source:
         """Whether nothing more will come."""
         return bool(getattr(self.mailbox, "closed", False))
 
+    def check(self, count: int, visibility: float, wait: float) -> tuple[int, float, float]:
+        """Check what a loop is going to ask for, once; where seconds must be whole, round up."""
+        if not self.limits.fractions and is_number(visibility) and is_number(wait):
+            visibility, wait = math.ceil(visibility), math.ceil(wait)
+        if not self._ours:
+            return count, visibility, wait
+        if self.mailbox.store.steps == "awaited":
+            raise self.mailbox.only_async("exchange")
+        return self.limits.receive(count, visibility, wait)
+
     def take(
         self,
         done: Sequence[Job],
@@ -81,36 +90,26 @@ class Source:
         stop: StopSignal,
         first: Callable[[], object] | None = None,
     ) -> Any:
-        """Call ``first``, acknowledge what is done, and receive: in one step where possible."""
-        if not self.limits.fractions:
-            visibility, wait = math.ceil(visibility), math.ceil(wait)
+        """Call ``first``, acknowledge what is done, and receive: in one step where possible.
+
+        The numbers are those that `check` returned.
+        """
         if not self._ours:
             if first is not None:
                 first()
             self.acknowledge(done)
             return self._receive(count, visibility, wait, stop)
-        messages: Sequence[Any] = self.mailbox.exchange(
-            [job.message for job in done],
-            max_messages=count,
-            visibility_timeout=visibility,
-            wait_time_seconds=wait,
-            first=first,
-            stop=stop,
-        )
-        for job in done:
-            job.acknowledged = job.message.is_finalized
-        return messages
+        messages = [job.message for job in done]
+        return exchange(self.mailbox, messages, count, visibility, wait, first, stop)
 
     def acknowledge(self, jobs: Sequence[Job]) -> None:
         """Acknowledge what is done."""
         if self._ours:
             # In one step, which also skips the check for a reply: the loop has decided that.
             self.mailbox.acknowledge_batch([job.message for job in jobs])
-            for job in jobs:
-                job.acknowledged = job.message.is_finalized
             return
         for job in jobs:
-            if not job.acknowledged:
+            if not job.settled:
                 try:
                     job.message.acknowledge()
                 except ReceiptHandleExpiredError:

@@ -87,8 +87,7 @@ class Worker(Generic[T, R]):
         self._ended.set()
         # Only one thread waits for messages at a time; the others would wait for the same ones.
         self._turn = threading.Lock()
-        self._lanes: set[int] = set()
-        self._jobs: dict[Job, None] = {}
+        self._lanes: dict[int, Lane] = {}
 
     @property
     def running(self) -> bool:
@@ -108,8 +107,9 @@ class Worker(Generic[T, R]):
         ends the loop, and comes out of here.
         """
         check_run(max_iterations, self._handler)
+        asked = self._source.check(self.config.batch, visibility_timeout, wait_time_seconds)
+        run = Run(max_iterations, *asked, self.config.lease_extender)
         self._bind_dead_letters()
-        run = Run(max_iterations, visibility_timeout, wait_time_seconds, self.config.lease_extender)
         with self._lock:
             self._runs += 1
             self._ended.clear()
@@ -149,9 +149,10 @@ class Worker(Generic[T, R]):
         self._stop.set()
         ended = self._ended.wait(timeout)
         if not ended and timeout > 0:
-            for job in list(self._jobs):
-                job.lease.abandon()
-                self._settler.give_back(job)
+            for lane in list(self._lanes.values()):
+                for job in lane.held():
+                    job.lease.abandon()
+                    self._settler.give_back(job)
         return ended
 
     def _bind_dead_letters(self) -> None:
@@ -166,8 +167,8 @@ class Worker(Generic[T, R]):
 
     def _lane(self, run: Run) -> None:
         """Receive, handle and settle in one thread."""
-        lane = Lane(self._handler)
-        self._lanes.add(threading.get_ident())
+        lane = Lane(self._handler, self.heartbeat, run.wait)
+        self._lanes[threading.get_ident()] = lane
         try:
             while not self._stop.is_set() and not self._source.closed and run.next():
                 self._iterate(run, lane)
@@ -178,7 +179,7 @@ class Worker(Generic[T, R]):
             try:
                 self._leave(lane)
             finally:
-                self._lanes.discard(threading.get_ident())
+                del self._lanes[threading.get_ident()]
                 lane.close()
 
     def _iterate(self, run: Run, lane: Lane) -> None:
@@ -204,13 +205,12 @@ class Worker(Generic[T, R]):
         self._let_go_of_finished(lane)
         hold = self.lease_extender.hold
         lane.waiting = [Job(message, hold(message, run.leases)) for message in messages]
-        self._jobs.update(dict.fromkeys(lane.waiting))
         while lane.waiting and not self._stop.is_set():
             self._work(lane)
 
     def _work(self, lane: Lane) -> None:
         job = lane.waiting[0]
-        finished = self._settler.work(job, lane.call, self.heartbeat.working())
+        finished = self._settler.work(job, lane.call, lane.working)
         if finished and len(lane.waiting) > 1:
             # The last answer of a batch goes with the next receive; the others must not wait.
             finished = self._settler.answer_patiently(job)
@@ -219,7 +219,7 @@ class Worker(Generic[T, R]):
         if finished:
             lane.finished.append(job)
         else:
-            self._let_go(job)
+            job.lease.release()
         if job.exit is not None:
             raise job.exit
 
@@ -228,80 +228,59 @@ class Worker(Generic[T, R]):
         finished = lane.finished
         last = finished[-1] if finished and finished[-1].answer is not NOTHING else None
         if last is None:
-            return self._take(_unacknowledged(finished), run)
+            return self._take(finished, run, lane)
         answer = last.answer
         # A caller's reply acknowledges its message too.
-        done = [job for job in _unacknowledged(finished) if job is not last or job.via != "channel"]
+        done = finished[:-1] if last.via == "channel" else finished
         try:
-            return self._take(done, run, partial(self._settler.answer, last))
+            return self._take(done, run, lane, partial(self._settler.answer, last))
         except Exception as error:
             if last.answer_error is not error:
                 last.answer = answer  # it may have been undone together with the rest
                 raise
         if not self._settler.answer_patiently(last):
             finished.remove(last)
-            self._let_go(last)
-        return self._take(_unacknowledged(finished), run)
+            last.lease.release()
+        return self._take(finished, run, lane)
 
-    def _take(self, done: list[Job], run: Run, first: Callable[[], object] | None = None) -> Any:
+    def _take(
+        self, done: list[Job], run: Run, lane: Lane, first: Callable[[], object] | None = None
+    ) -> Any:
+        take, stop = self._source.take, self._stop
         # A probe wants to hear at once that the mailbox is reached, not after a long poll.
         if self.heartbeat.reaches and self._turn.acquire(blocking=False):
             try:
-                return self._look(done, run, run.wait, first)
+                with lane.looking:
+                    return take(done, run.batch, run.visibility, run.wait, stop, first)
             finally:
                 self._turn.release()
-        messages = self._look(done, run, 0, first)
+        with lane.glancing:
+            messages = take(done, run.batch, run.visibility, 0, stop, first)
         if messages or not run.wait:
             return messages
-        with self._turn:
-            return self._look([], run, run.wait)
-
-    def _look(
-        self,
-        done: list[Job],
-        run: Run,
-        wait: float,
-        first: Callable[[], object] | None = None,
-    ) -> Any:
-        with self.heartbeat.looking(wait):
-            return self._source.take(
-                done, self.config.batch, run.visibility, wait, self._stop, first
-            )
+        with self._turn, lane.looking:
+            return take((), run.batch, run.visibility, run.wait, stop)
 
     def _leave(self, lane: Lane) -> None:
         """Settle what is finished and give back what is not."""
         for job in lane.waiting:
             self._settler.give_back(job)
-            self._let_go(job)
+            job.lease.release()
         finished = [job for job in lane.finished if self._settler.answer_patiently(job)]
         for job in lane.finished:
             if job not in finished:
-                self._let_go(job)
+                job.lease.release()
         lane.finished = finished
-        done = _unacknowledged(finished)
-        if done:
+        if finished:
             try:
-                self._settler.patiently(done[0], partial(self._source.acknowledge, done))
+                self._settler.patiently(finished[0], partial(self._source.acknowledge, finished))
             except Exception as error:  # noqa: BLE001 - their leases run out, they come back
                 logger.warning("%s: the last acknowledgement failed: %s", self._source.name, error)
         self._let_go_of_finished(lane)
 
     def _let_go_of_finished(self, lane: Lane) -> None:
         for job in lane.finished:
-            unheard = not job.acknowledged and _unacknowledged([job])
-            if unheard and (job.lease.lost or not job.uncertain):
+            if not job.settled and (job.lease.lost or not job.uncertain):
                 self._settler.abandon(job)
-            self._let_go(job)
+            job.lease.release()
         lane.finished = []
-
-    def _let_go(self, job: Job) -> None:
-        job.lease.release()
-        self._jobs.pop(job, None)
-
-
-def _unacknowledged(jobs: list[Job]) -> list[Job]:
-    return [
-        job
-        for job in jobs
-        if not job.acknowledged and not getattr(job.message, "is_finalized", False)
-    ]

@@ -26,6 +26,10 @@ class Limits:
     max_bytes: int = 1024 * 1024
     fractions: bool = True
 
+    def receive(self, count: object, visibility: object, wait: object) -> tuple[int, float, float]:
+        """Check what a receive asks for."""
+        return self.batch(count), self.visibility(visibility), self.wait(wait)
+
     def delay(self, value: object) -> float:
         """Check ``delay_seconds``."""
         return self._seconds("delay_seconds", value, self.max_delay)

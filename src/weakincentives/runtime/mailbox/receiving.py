@@ -33,20 +33,18 @@ Received = list[Message[Any, Any]]
 def exchange(
     box: "StoreMailbox[Any, Any]",
     done: Sequence[Message[Any, Any]],
-    max_messages: int,
-    visibility_timeout: float,
-    wait_time_seconds: float,
+    count: int,
+    seconds: float,
+    wait: float,
     first: Callable[[], object] | None = None,
     stop: StopSignal | None = None,
 ) -> Received:
     """Acknowledge what is done and lease what is next, in this thread; wait if asked to.
 
-    What loops do for every message: no flow is made before there is something to wait for.
+    What loops do for every message: the numbers were checked by ``limits.receive`` before, and no
+    flow is made before there is something to wait for.
     """
-    limits, store = box.limits, box.store
-    count = limits.batch(max_messages)
-    seconds = limits.visibility(visibility_timeout)
-    wait = limits.wait(wait_time_seconds)
+    store = box.store
     if box.closed:
         if first is not None:
             first()
@@ -54,7 +52,7 @@ def exchange(
         return []
     held = done if _is_simple(box, done) else drive(_held(box, done))
     deadline = time.monotonic() + wait if wait else 0.0
-    if wait and not done and first is None and store.capabilities.long_polls:
+    if wait and not held and first is None and store.capabilities.long_polls:
         return drive(_listen(box, count, seconds, deadline, Leases(()), stop))
     handles = [message.receipt_handle for message in held]
     started = store.clock.monotonic()
@@ -73,22 +71,19 @@ def exchange(
 def exchange_flow(
     box: "StoreMailbox[Any, Any]",
     done: Sequence[Message[Any, Any]],
-    max_messages: int,
-    visibility_timeout: float,
-    wait_time_seconds: float,
+    count: int,
+    seconds: float,
+    wait: float,
 ) -> Flow[Received]:
     """Do what `exchange` does, in steps that an event loop can await and cancel."""
-    limits, store = box.limits, box.store
-    count = limits.batch(max_messages)
-    seconds = limits.visibility(visibility_timeout)
-    wait = limits.wait(wait_time_seconds)
+    store = box.store
     if box.closed:
         yield from acknowledge_batch(box, done)
         return []
     held = yield from _held(box, done)
     deadline = time.monotonic() + wait
     leases = Leases(())
-    if not wait or done or not store.capabilities.long_polls:
+    if not wait or held or not store.capabilities.long_polls:
         started = store.clock.monotonic()
         handles = [message.receipt_handle for message in held]
         look = partial(store.lease, count, seconds, acknowledge=handles)
@@ -99,11 +94,9 @@ def exchange_flow(
     return (yield from _listen(box, count, seconds, deadline, leases, None))
 
 
-def glance(box: "StoreMailbox[Any, Any]", max_messages: int, visibility_timeout: float) -> Received:
+def glance(box: "StoreMailbox[Any, Any]", count: int, seconds: float) -> Received:
     """Lease what is there, in this thread: what `exchange` does with nothing done and no wait."""
     store = box.store
-    count = box.limits.batch(max_messages)
-    seconds = box.limits.visibility(visibility_timeout)
     started = store.clock.monotonic()
     return _messages(box, store.lease(count, seconds), started + seconds)
 

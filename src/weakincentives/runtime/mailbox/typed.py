@@ -188,9 +188,10 @@ class StoreMailbox(Generic[T, R]):
         """Lease up to ``max_messages``; wait up to ``wait_time_seconds`` for the first one."""
         if self._awaited:
             raise self.only_async("receive")
+        asked = self.limits.receive(max_messages, visibility_timeout, wait_time_seconds)
         if wait_time_seconds == 0 and not self.closed:
             return receiving.glance(self, max_messages, visibility_timeout)
-        return receiving.exchange(self, (), max_messages, visibility_timeout, wait_time_seconds)
+        return receiving.exchange(self, (), *asked)
 
     async def receive_async(
         self,
@@ -200,10 +201,8 @@ class StoreMailbox(Generic[T, R]):
         wait_time_seconds: float = 0,
     ) -> list[Message[T, R]]:
         """Do what `receive` does; cancelled, it gives back what it had leased."""
-        flow = receiving.exchange_flow(
-            self, (), max_messages, visibility_timeout, wait_time_seconds
-        )
-        return await drive_async(flow)
+        asked = self.limits.receive(max_messages, visibility_timeout, wait_time_seconds)
+        return await drive_async(receiving.exchange_flow(self, (), *asked))
 
     def exchange(
         self,
@@ -222,9 +221,8 @@ class StoreMailbox(Generic[T, R]):
         """
         if self._awaited:
             raise self.only_async("exchange")
-        return receiving.exchange(
-            self, done, max_messages, visibility_timeout, wait_time_seconds, first, stop
-        )
+        asked = self.limits.receive(max_messages, visibility_timeout, wait_time_seconds)
+        return receiving.exchange(self, done, *asked, first, stop)
 
     async def exchange_async(
         self,
@@ -235,10 +233,8 @@ class StoreMailbox(Generic[T, R]):
         wait_time_seconds: float = 0,
     ) -> list[Message[T, R]]:
         """Do what `exchange` does."""
-        flow = receiving.exchange_flow(
-            self, done, max_messages, visibility_timeout, wait_time_seconds
-        )
-        return await drive_async(flow)
+        asked = self.limits.receive(max_messages, visibility_timeout, wait_time_seconds)
+        return await drive_async(receiving.exchange_flow(self, done, *asked))
 
     def acknowledge_batch(self, messages: Sequence[Message[T, R]]) -> list[bool]:
         """Acknowledge several messages in one step; False where the lease had ended."""
