@@ -24,6 +24,23 @@ def primary_killed(stage: Stage):
     return _judged(stage, load, times)
 
 
+@scenario("sentinel", "sentinel+asyncio", full=5, short=1)
+def machine_lost(stage: Stage):
+    """the primary killed and a sentinel silent from then on, as when their machine is lost"""
+    trio, times = _start(stage), []
+    load = Load(stage, lease=2.0)
+    for trial in range(stage.trials):
+        _await_load(load)
+        sentinel = trio.sentinel_servers[trial % len(trio.sentinel_servers)]
+        sentinel.pause()
+        old, died = trio.kill_primary(), now()
+        trio.wait_for_failover(old)
+        times.append(load.recovered(died, 60))
+        trio.revive(sentinel)
+        trio.revive(old)
+    return _judged(stage, load, times)
+
+
 @scenario("cluster", "cluster+asyncio", full=10, short=1)
 def shard_primary_killed(stage: Stage):
     """kill -9 of the shard's primary in a cluster, under load; every ok send was on a replica"""

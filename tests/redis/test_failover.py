@@ -14,7 +14,9 @@ import pytest
 from tests.redis import clients
 from tests.redis.seeds import let_pass
 from tests.servers import Cluster, SentinelTrio, eventually
+from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, background
 from weakincentives.contrib.mailbox.redis import RedisMailbox
+from weakincentives.contrib.mailbox.redis.link import link_of
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import MailboxError, ReceiptHandleExpiredError
 
@@ -216,3 +218,34 @@ def test_a_blocked_async_consumer_hears_again_after_a_failover(
         await clients.close(client)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_no_sentinel_is_forgotten(binary: Path, face: Face) -> None:
+    """Who looks for the primary at once, while one sentinel is silent, must not lose that one."""
+    driver = Driver(face)
+    with SentinelTrio(binary, replicas=1) as trio:
+        client = clients.sentinel(trio, awaited=face == "async")
+        box: Any = Proxy(RedisMailbox("box", client), driver)
+        silent, *others = trio.sentinel_servers
+        silent.pause()
+        sending = [background(box.send, number) for number in range(4)]
+        # One that is silent costs a second, whoever has to find out.
+        assert len({each.result(5) for each in sending}) == 4
+        silent.resume()
+        for other in others:
+            other.pause()
+        driver.call(_disconnected, client)
+        box.send("found by the one that was silent")
+        assert box.approximate_count() == 5
+        for other in others:
+            other.resume()
+        if face == "async":
+            driver.run(clients.close(client))
+        else:
+            client.close()
+    driver.close()
+
+
+async def _disconnected(client: Any) -> None:
+    link_of(client).close()

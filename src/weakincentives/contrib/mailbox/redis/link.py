@@ -23,7 +23,7 @@ from .calls import INTERRUPTED, Block, Call, Outcome, Tries
 from .faults import TRANSPORT, Cure, Verdict, code_of, verdict
 from .packing import pack
 from .server import check_server, parse_info
-from .topology import Address, Topology, owner_of, topology_of
+from .topology import Address, Topology, Watch, owner_of, topology_of
 from .wire import AsyncWire, Held, SyncWire, Wire
 
 __all__ = ["Link", "Node", "link_of"]
@@ -285,7 +285,10 @@ class Link:
     def _dial(self, node: Node) -> Flow[Held]:
         if self._ended:
             raise MailboxClosedError("its backend was closed")
-        held = Held(self.topology.make(node.address), node.generation, self.wire.place())
+        address, watch = node.address, self.topology.watch
+        if watch is not None:
+            address = yield from self._primary(watch)
+        held = Held(self.topology.make(address), node.generation, self.wire.place())
         try:
             yield self.wire.connect(held)
         except BaseException:
@@ -293,6 +296,22 @@ class Link:
             self.wire.drop(held)
             raise
         return held
+
+    def _primary(self, watch: Watch) -> Flow[Address]:
+        """Ask one sentinel after the other where the primary is, those that failed lately last."""
+        problem: Exception = LostConnection("the client knows no sentinel")
+        for sentinel in sorted(watch.sentinels, key=lambda each: each.failed):
+            held = Held(sentinel.make(), 0, self.wire.place())
+            try:
+                yield self.wire.connect(held)
+                (answer,) = yield self.wire.exchange(held, watch.question)
+                return watch.primary_in(answer)
+            except (RedisError, OSError) as error:
+                sentinel.failed = monotonic()
+                problem = error
+            finally:
+                self.wire.drop(held)
+        raise LostConnection(f"no sentinel knows a primary of {watch.name!r}: {problem}")
 
     def _check(self, node: Node, held: Held) -> Flow[None]:
         (answer,) = yield self.wire.exchange(held, INFO)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import redis.asyncio
@@ -10,17 +11,24 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.exceptions import ConnectionError as LostConnection
 from redis.retry import Retry
 
 import redis
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-__all__ = ["Address", "Topology", "owner_of", "slot_of", "topology_of"]
+from .packing import pack
+
+__all__ = ["Address", "Sentinel", "Topology", "Watch", "owner_of", "slot_of", "topology_of"]
 
 Address: TypeAlias = tuple[str, int]
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
+SENTINEL_SECONDS = 1.0
+"""For a sentinel, unless the client says otherwise: there are others to ask."""
+
+WATCHED = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
 
 # What these do for a pool of connections is done here by the link, or is of no use to it.
 UNWANTED = (
@@ -52,6 +60,48 @@ class Topology:
     """Known addresses of a cluster; None where there is one server at a time."""
     remap: Callable[[Address], Address] | None = None
     """How the client translates the addresses that a cluster announces."""
+    watch: "Watch | None" = None
+    """Whom to ask where the one server is, if there are sentinels."""
+
+
+@dataclass(slots=True)
+class Sentinel:
+    """One of those who know where the primary is."""
+
+    make: Callable[[], Any]
+    """Return a new connection to it, not connected yet."""
+    failed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The sentinels of a primary, what to ask them, and how to read their answer.
+
+    redis-py has all this too, with two faults: it asks a sentinel that is silent again and again
+    before it goes on to the next, and calls that come at once can make it forget a sentinel.
+    """
+
+    name: str
+    sentinels: Sequence[Sentinel]
+    fewest_others: int
+    forced_host: str | None
+
+    @property
+    def question(self) -> bytes:
+        """What to send."""
+        return pack(b"SENTINEL", b"MASTER", self.name)
+
+    def primary_in(self, answer: Any) -> Address:
+        """Return where the primary is, or raise if this sentinel does not see one that works."""
+        if isinstance(answer, Exception):
+            raise answer
+        state = dict(zip(answer[::2], answer[1::2], strict=True))
+        flags = state[b"flags"].split(b",")
+        if b"s_down" in flags or b"o_down" in flags or b"master" not in flags:
+            raise LostConnection(f"the primary of {self.name!r} is down")
+        if int(state[b"num-other-sentinels"]) < self.fewest_others:
+            raise LostConnection(f"a sentinel of {self.name!r} sees too few others")
+        return self.forced_host or state[b"ip"].decode(), int(state[b"port"])
 
 
 def topology_of(client: Any) -> Topology:
@@ -82,7 +132,9 @@ def owner_of(slot: int, answer: Any, asked: Address) -> Address | None:
     return None
 
 
-def _options(given: dict[str, Any], awaited: bool) -> dict[str, Any]:
+def _options(
+    given: dict[str, Any], awaited: bool, patience: float = ANSWER_SECONDS
+) -> dict[str, Any]:
     """Return how our own connections are made: as the client's, without its hidden retries."""
     options = {key: value for key, value in given.items() if key not in UNWANTED}
     no_retry = redis.asyncio.retry.Retry if awaited else Retry
@@ -92,7 +144,7 @@ def _options(given: dict[str, Any], awaited: bool) -> dict[str, Any]:
     options["protocol"] = 2
     # A server that hangs must not hang its clients, whatever the client's own patience.
     if options.get("socket_timeout") is None:
-        options["socket_timeout"] = ANSWER_SECONDS
+        options["socket_timeout"] = patience
     if options.get("socket_connect_timeout") is None:
         options["socket_connect_timeout"] = min(options["socket_timeout"], CONNECT_SECONDS)
     return options
@@ -100,20 +152,44 @@ def _options(given: dict[str, Any], awaited: bool) -> dict[str, Any]:
 
 def _single(client: Any, awaited: bool) -> Topology:
     pool = client.connection_pool
-    sentinels = (
-        redis.sentinel.SentinelConnectionPool,
-        redis.asyncio.sentinel.SentinelConnectionPool,
-    )
-    if isinstance(pool, sentinels) and not pool.is_master:
-        raise InvalidParameterError(
-            "client reads from replicas: make it with Sentinel.master_for(), not slave_for()"
-        )
+    if isinstance(pool, WATCHED):
+        return _watched(pool, awaited)
     options = _options(pool.connection_kwargs, awaited)
 
     def make(address: Address | None) -> Any:
         return pool.connection_class(**options)
 
     return Topology(make, awaited)
+
+
+def _watched(pool: Any, awaited: bool) -> Topology:
+    if not pool.is_master:
+        raise InvalidParameterError(
+            "client reads from replicas: make it with Sentinel.master_for(), not slave_for()"
+        )
+    options = _options(pool.connection_kwargs, awaited)
+    del options["connection_pool"]
+    package: Any = redis.asyncio if awaited else redis
+    secure = issubclass(pool.connection_class, package.SSLConnection)
+    connection_class = package.SSLConnection if secure else package.Connection
+
+    def make(address: Address | None) -> Any:
+        assert address is not None
+        host, port = address
+        return connection_class(**{**options, "host": host, "port": port})
+
+    def sentinel(own: Any) -> Sentinel:
+        given = _options(own.connection_kwargs, awaited, SENTINEL_SECONDS)
+        return Sentinel(partial(own.connection_class, **given))
+
+    manager = pool.sentinel_manager
+    watch = Watch(
+        pool.service_name,
+        [sentinel(each.connection_pool) for each in manager.sentinels],
+        manager.min_other_sentinels,
+        getattr(manager, "_force_master_ip", None),
+    )
+    return Topology(make, awaited, watch=watch)
 
 
 def _cluster(
