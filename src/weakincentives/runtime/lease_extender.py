@@ -139,11 +139,6 @@ class Lease:
         """Count the lease as lost from now on."""
         self._lost = True
 
-    @property
-    def is_short(self) -> bool:
-        """Whether its first extension comes so soon that it must be planned at once."""
-        return self.config.interval < UNHURRIED or self.remaining() < BEATS * UNHURRIED
-
     def plan(self) -> None:
         """Find out when it is to be extended for the first time: as from when it was held."""
         held = self._clock.monotonic() - self._since
@@ -199,7 +194,8 @@ class Lease:
     def release(self) -> None:
         """Stop keeping the lease; never blocks."""
         if self._extender is not None:
-            self._extender.release(self)
+            self._extender.counters.held -= 1
+            self._extender.scheduler.drop(self)
 
     def _count(self, what: str) -> None:
         if self._extender is not None:
@@ -242,7 +238,7 @@ class LeaseExtender:
     ) -> None:
         self.config = config if config is not None else LeaseExtenderConfig()
         self.counters = LeaseCounters()
-        self._scheduler = scheduler if scheduler is not None else SCHEDULER
+        self.scheduler = scheduler if scheduler is not None else SCHEDULER
 
     @contextmanager
     def extend(self, msg: Extendable) -> Iterator[Lease]:
@@ -260,20 +256,15 @@ class LeaseExtender:
         lease = Lease(self, msg, config if config is not None else self.config)
         self.counters.held += 1
         if lease.config.enabled:
-            if lease.is_short:
-                lease.plan()
-            self._scheduler.add(lease)
+            if lease.config.interval < UNHURRIED or lease.remaining() < BEATS * UNHURRIED:
+                lease.plan()  # else in time: most leases are released before it matters
+            self.scheduler.add(lease)
         return lease
 
     def schedule(self, lease: Lease) -> None:
         """Let the lease be extended as its config says."""
         if lease.config.enabled:
             lease.plan_next()
-            self._scheduler.add(lease)
+            self.scheduler.add(lease)
         else:
-            self._scheduler.drop(lease)
-
-    def release(self, lease: Lease) -> None:
-        """Stop keeping a lease."""
-        self._scheduler.drop(lease)
-        self.counters.held -= 1
+            self.scheduler.drop(lease)

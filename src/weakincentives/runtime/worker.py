@@ -170,8 +170,9 @@ class Worker(Generic[T, R]):
         lane = Lane(self._handler, self.heartbeat, run.wait)
         self._lanes[threading.get_ident()] = lane
         try:
-            while not self._stop.is_set() and not self._source.closed and run.next():
-                self._iterate(run, lane)
+            closed = self._source.closed
+            while not closed and not self._stop.is_set() and run.next():
+                closed = not self._iterate(run, lane) and self._source.closed
         except BaseException as error:  # noqa: BLE001 - handed to whoever called run()
             run.error = run.error or error
             self._stop.set()
@@ -182,7 +183,8 @@ class Worker(Generic[T, R]):
                 del self._lanes[threading.get_ident()]
                 lane.close()
 
-    def _iterate(self, run: Run, lane: Lane) -> None:
+    def _iterate(self, run: Run, lane: Lane) -> bool:
+        """Take what is next and work on it; False if there was nothing."""
         try:
             messages = self._exchange(run, lane)
         except MISUSE:
@@ -200,13 +202,14 @@ class Worker(Generic[T, R]):
             )
             self._settler.publish(MailboxUnreachable, error_type(error), pause)
             self._stop.wait(pause)
-            return
+            return False
         lane.failures = 0
         self._let_go_of_finished(lane)
         hold = self.lease_extender.hold
         lane.waiting = [Job(message, hold(message, run.leases)) for message in messages]
         while lane.waiting and not self._stop.is_set():
             self._work(lane)
+        return bool(messages)
 
     def _work(self, lane: Lane) -> None:
         job = lane.waiting[0]

@@ -63,25 +63,25 @@ class Message(Generic[T, R]):
 
     def __init__(
         self,
-        owner: "StoreMailbox[T, R]",
+        mailbox: "StoreMailbox[T, R]",
         leased: Leased,
         envelope: Envelope,
         deadline: float,
     ) -> None:
-        self._owner = owner
-        self._leased = leased
+        # Attributes, not properties: every message pays for each look at them.
+        self.mailbox = mailbox
+        """Where the message was received."""
+        self.receipt_handle = leased.handle
+        """Proof of this delivery's lease; another delivery has another one."""
+        self.lease_deadline = deadline
+        """When the lease ends at the latest, on the mailbox's monotonic clock."""
         self.envelope = envelope
-        self._deadline = deadline
+        self._leased = leased
 
     @property
     def id(self) -> str:
         """The message's own id, the same in every delivery."""
         return self._leased.id
-
-    @property
-    def receipt_handle(self) -> str:
-        """Proof of this delivery's lease; another delivery has another one."""
-        return self._leased.handle
 
     @property
     def delivery_count(self) -> int:
@@ -107,7 +107,7 @@ class Message(Generic[T, R]):
     def body(self) -> T:
         """What was sent; raises `SerializationError` if it cannot be read as the declared type."""
         if self._body is UNREAD:
-            self._body = read_body(self._owner.sealer, self.envelope)
+            self._body = read_body(self.mailbox.types.sealer, self.envelope)
         return self._body  # type: ignore[no-any-return]
 
     @property
@@ -125,38 +125,28 @@ class Message(Generic[T, R]):
         """Where the sender wants replies; raises `MailboxResolutionError` if it cannot be found."""
         envelope = self.envelope
         if isinstance(envelope.reply_to, str):
-            envelope.reply_to = self._owner.resolve(envelope.reply_to)
+            envelope.reply_to = self.mailbox.resolve(envelope.reply_to)
         return envelope.reply_to  # type: ignore[no-any-return]
 
     @property
     def reply_channel(self) -> "ReplyChannel[R] | None":
         """Where one caller waits for one reply, if the message was sent so."""
         reply_id = self.envelope.reply_id
-        return None if reply_id is None else self._owner.reply_channel(reply_id)
-
-    @property
-    def mailbox(self) -> "StoreMailbox[T, R]":
-        """Where the message was received."""
-        return self._owner
+        return None if reply_id is None else self.mailbox.reply_channel(reply_id)
 
     @property
     def mailbox_name(self) -> str:
         """The name of the mailbox it was received from."""
-        return self._owner.name
+        return self.mailbox.name
 
     @property
     def is_finalized(self) -> bool:
         """Whether the message was acknowledged or given back."""
         return self._state in ("acknowledged", "nacked")
 
-    @property
-    def lease_deadline(self) -> float:
-        """When the lease ends at the latest, on the mailbox's monotonic clock."""
-        return self._deadline
-
     def is_simply_held(self, box: "StoreMailbox[Any, Any]") -> bool:
         """Whether it was received from this very mailbox, is held, and nobody waits for a reply."""
-        return self._owner is box and self._state == "held" and self.envelope.reply_id is None
+        return self.mailbox is box and self._state == "held" and self.envelope.reply_id is None
 
     def expects_reply(self) -> bool:
         """Whether a caller waits for a reply to this message."""
@@ -169,44 +159,44 @@ class Message(Generic[T, R]):
         ``message_id`` is the same reply there. To a caller that waits, once; the message is then
         acknowledged too.
         """
-        return self._owner.run("reply", self._reply(value, message_id))
+        return self.mailbox.run("reply", self._reply(value, message_id))
 
     async def reply_async(self, value: R, *, message_id: str | None = None) -> str:
         """Do what `reply` does."""
-        return await self._owner.run_async(self._reply(value, message_id))
+        return await self.mailbox.run_async(self._reply(value, message_id))
 
     def acknowledge(self) -> bool:
         """Remove the message from the queue: it is done."""
-        store = self._owner.store
+        store = self.mailbox.store
         if self._state != "held" or self.envelope.reply_id is not None or store.steps == "awaited":
-            return self._owner.run("acknowledge", self._acknowledge())
+            return self.mailbox.run("acknowledge", self._acknowledge())
         # Nobody waits for a reply: a single step, and the one that every message takes.
-        self.settled("acknowledged", store.acknowledge((self._leased.handle,))[0])
+        self.settled("acknowledged", store.acknowledge((self.receipt_handle,))[0])
         return True
 
     async def acknowledge_async(self) -> bool:
         """Do what `acknowledge` does."""
-        return await self._owner.run_async(self._acknowledge())
+        return await self.mailbox.run_async(self._acknowledge())
 
     def nack(self, *, visibility_timeout: float = 0) -> bool:
         """Give the message back, to be received again after ``visibility_timeout`` seconds."""
-        return self._owner.run("nack", self._nack(visibility_timeout))
+        return self.mailbox.run("nack", self._nack(visibility_timeout))
 
     async def nack_async(self, *, visibility_timeout: float = 0) -> bool:
         """Do what `nack` does."""
-        return await self._owner.run_async(self._nack(visibility_timeout))
+        return await self.mailbox.run_async(self._nack(visibility_timeout))
 
     def extend_visibility(self, timeout: float) -> bool:
         """Let the lease end ``timeout`` seconds from now."""
-        return self._owner.run("extend_visibility", self._extend(timeout))
+        return self.mailbox.run("extend_visibility", self._extend(timeout))
 
     async def extend_visibility_async(self, timeout: float) -> bool:
         """Do what `extend_visibility` does."""
-        return await self._owner.run_async(self._extend(timeout))
+        return await self.mailbox.run_async(self._extend(timeout))
 
     def __repr__(self) -> str:
         return (
-            f"<Message {self.id} from {self._owner.name!r}, "
+            f"<Message {self.id} from {self.mailbox.name!r}, "
             f"delivery {self.delivery_count}, {self._state}>"
         )
 
@@ -215,14 +205,14 @@ class Message(Generic[T, R]):
             return True
         self._check_held()
         yield from self.reply_due()
-        (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
+        (done,) = yield self.mailbox.step(self.mailbox.store.acknowledge, (self.receipt_handle,))
         self.settled("acknowledged", done)
         return True
 
     def reply_due(self) -> Flow[None]:
         """Raise if a caller still waits for a reply to this message."""
         if self.envelope.reply_id is not None and not self.replied:
-            channel = self._owner.reply_channel(self.envelope.reply_id)
+            channel = self.mailbox.reply_channel(self.envelope.reply_id)
             if (yield from channel.open_flow()):
                 raise ReplyExpectedError(
                     f"{self!r}: its sender waits for a reply; call reply(), "
@@ -230,17 +220,19 @@ class Message(Generic[T, R]):
                 )
 
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
-        delay = self._owner.limits.visibility(visibility_timeout)
+        delay = self.mailbox.limits.visibility(visibility_timeout)
         self._check_held()
-        (done,) = yield self._owner.step(self._owner.store.release, (self._leased.handle,), delay)
+        (done,) = yield self.mailbox.step(self.mailbox.store.release, (self.receipt_handle,), delay)
         self.settled("nacked", done, delay)
         return True
 
     def _extend(self, timeout: float) -> Flow[bool]:
-        seconds = self._owner.limits.visibility(timeout, "timeout")
+        seconds = self.mailbox.limits.visibility(timeout, "timeout")
         self._check_held()
-        started = self._owner.store.clock.monotonic()
-        (done,) = yield self._owner.step(self._owner.store.extend, (self._leased.handle,), seconds)
+        started = self.mailbox.store.clock.monotonic()
+        (done,) = yield self.mailbox.step(
+            self.mailbox.store.extend, (self.receipt_handle,), seconds
+        )
         self.extended(started + seconds, done, seconds)
         return True
 
@@ -249,7 +241,7 @@ class Message(Generic[T, R]):
             raise ReplyAlreadySentError
         if self.is_finalized:
             raise MessageFinalizedError
-        if self._state == "lost" or self._owner.store.clock.monotonic() >= self._deadline:
+        if self._state == "lost" or self.mailbox.store.clock.monotonic() >= self.lease_deadline:
             raise ReceiptHandleExpiredError(f"{self!r}: the lease is over, nothing was replied")
         reply_id = self.envelope.reply_id
         if reply_id is None:
@@ -260,16 +252,18 @@ class Message(Generic[T, R]):
                 partial(target.send, value, message_id=message_id),
                 partial(target.send_async, value, message_id=message_id),
             )
-            self._owner.publish(MessageReplied, self.id, sent)
+            self.mailbox.publish(MessageReplied, self.id, sent)
             return sent
-        channel = self._owner.reply_channel(reply_id)
-        with self._owner.store.together():
+        channel = self.mailbox.reply_channel(reply_id)
+        with self.mailbox.store.together():
             # False means that the first value stands, or nobody waits any more: done either way.
             yield from channel.resolve_flow(value)
-            (done,) = yield self._owner.step(self._owner.store.acknowledge, (self._leased.handle,))
+            (done,) = yield self.mailbox.step(
+                self.mailbox.store.acknowledge, (self.receipt_handle,)
+            )
             self.settled("acknowledged", done)
         self.replied = True
-        self._owner.publish(MessageReplied, self.id, reply_id)
+        self.mailbox.publish(MessageReplied, self.id, reply_id)
         return reply_id
 
     def settled(self, state: State, done: bool, delay: float = 0.0) -> None:
@@ -277,26 +271,26 @@ class Message(Generic[T, R]):
         if not done:
             self.lose()
         self._state = state
-        if self._owner.dispatcher is None:
+        if self.mailbox.dispatcher is None:
             return
         if state == "acknowledged":
-            self._owner.publish(MessageAcknowledged, self.id)
+            self.mailbox.publish(MessageAcknowledged, self.id)
         else:
-            self._owner.publish(MessageNacked, self.id, delay)
+            self.mailbox.publish(MessageNacked, self.id, delay)
 
     def extended(self, deadline: float, done: bool, seconds: float) -> None:
         """Record how the store answered an extension; raise if it was refused."""
         if not done:
             self.lose()
-        self._deadline = deadline
-        self._owner.publish(LeaseExtended, self.id, seconds)
+        self.lease_deadline = deadline
+        self.mailbox.publish(LeaseExtended, self.id, seconds)
 
     def lose(self) -> None:
         """Record that the lease is over, and raise."""
         # A late extension is refused because the message was settled: that stands.
         if not self.is_finalized:
             self._state = "lost"
-            self._owner.publish(LeaseLost, self.id)
+            self.mailbox.publish(LeaseLost, self.id)
         raise ReceiptHandleExpiredError(
             f"{self!r}: its lease has ended, somebody else may have it now"
         )
