@@ -368,6 +368,35 @@ def test_first_beat_of_an_unknown_lease_follows_the_extension():
     assert 1 < next_beat(100.0, config, lease.remaining()) - 100.0 <= 2.0
 
 
+@pytest.mark.parametrize("visibility", [0.5, 8, 30, 39])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_short_lease_is_planned_at_once(visibility, foreign):
+    lease = held_for(visibility, foreign)
+    assert lease.due <= time.monotonic() + visibility / 4
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("interval", [10, 60])
+def test_a_long_lease_is_planned_as_from_when_it_was_held(interval, foreign):
+    before = time.monotonic()
+    lease = held_for(300, foreign, interval=interval)
+    held = time.monotonic()
+    assert lease.due == math.inf
+    lease.plan()
+    assert before + interval * 7 / 8 - 0.1 <= lease.due <= held + interval
+
+
+def held_for(visibility, foreign, **options):
+    """Hold a message that was leased so long, without a thread."""
+    message = Duck()
+    if not foreign:
+        box = InMemoryMailbox("jobs")
+        box.send(1)
+        (message,) = box.receive(visibility_timeout=visibility)
+    config = LeaseExtenderConfig(extension=visibility, **options)
+    return LeaseExtender(config, scheduler=Manual()).hold(message)
+
+
 def test_ten_thousand_leases_cost_little():
     """A minute of it, at the default interval, in the time that it takes to do the work."""
     scheduler = Manual()

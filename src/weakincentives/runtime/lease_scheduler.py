@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["SCHEDULER", "LeaseScheduler", "aligned", "beat", "next_beat"]
+__all__ = [
+    "SCHEDULER",
+    "UNHURRIED",
+    "LeaseScheduler",
+    "aligned",
+    "beat",
+    "first_beat",
+    "next_beat",
+]
 
 BEATS = 4  # the fourth would come as the lease ends, so three fit
 SHORTEST_BEAT = 0.02
@@ -35,9 +43,14 @@ def aligned(due: float, length: float) -> float:
     return due - due % (length / 8)
 
 
+def first_beat(config: "LeaseExtenderConfig", remaining: float) -> float:
+    """Return the time until the next extension; a lease of unknown length is one extension long."""
+    return beat(config.interval, config.extension if remaining == math.inf else remaining)
+
+
 def next_beat(now: float, config: "LeaseExtenderConfig", remaining: float) -> float:
     """Return when a lease that lasts ``remaining`` seconds must be extended next."""
-    length = beat(config.interval, config.extension if remaining == math.inf else remaining)
+    length = first_beat(config, remaining)
     return max(aligned(now + length, length), now + SHORTEST_BEAT)
 
 
