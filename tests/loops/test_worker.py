@@ -259,6 +259,23 @@ def test_what_is_unfinished_at_the_deadline_is_given_back_and_its_result_dropped
     assert again.acknowledge()
 
 
+def test_a_job_may_run_its_own_loop(box):
+    """As one that has to wait for a job of the same queue may do."""
+    done = []
+
+    def handler(body):
+        if body == "outer":
+            worker.run(max_iterations=1, wait_time_seconds=0)
+        done.append(body)
+
+    box.send_batch(["outer", "inner"])
+    worker = Worker(box, handler)
+    worker.run(max_iterations=1, wait_time_seconds=0)
+    assert done == ["inner", "outer"]
+    assert box.approximate_count() == 0
+    assert worker.shutdown(timeout=0)
+
+
 def test_misuse_comes_out_of_run(box):
     with pytest.raises(InvalidParameterError, match="visibility_timeout"):
         Worker(box, str).run(visibility_timeout=-1)

@@ -34,7 +34,4 @@ def cluster(cluster: Any, *, awaited: bool, **options: Any) -> Any:
 async def close(client: Any) -> None:
     """Close a client of redis.asyncio, and what we opened through it."""
     link_of(client).close()
-    pool = getattr(client, "connection_pool", None)
-    for each in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
-        await each.aclose()
     await client.aclose()

@@ -87,7 +87,7 @@ class Worker(Generic[T, R]):
         self._ended.set()
         # Only one thread waits for messages at a time; the others would wait for the same ones.
         self._turn = threading.Lock()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[Lane, int] = {}
 
     @property
     def running(self) -> bool:
@@ -140,7 +140,7 @@ class Worker(Generic[T, R]):
         Jobs at work may finish within ``timeout``; what is then unfinished is given back, and its
         result dropped. With 0, or from inside a job, it only tells the loop to end.
         """
-        if threading.get_ident() in self._lanes or self.heartbeat.at_work():
+        if threading.get_ident() in list(self._lanes.values()) or self.heartbeat.at_work():
             # It cannot wait for itself. And a signal handler may have interrupted this thread
             # while it held a lock that stopping needs.
             self._stop.say()
@@ -149,7 +149,7 @@ class Worker(Generic[T, R]):
         self._stop.set()
         ended = self._ended.wait(timeout)
         if not ended and timeout > 0:
-            for lane in list(self._lanes.values()):
+            for lane in list(self._lanes):
                 for job in lane.held():
                     job.lease.abandon()
                     self._settler.give_back(job)
@@ -168,7 +168,7 @@ class Worker(Generic[T, R]):
     def _lane(self, run: Run) -> None:
         """Receive, handle and settle in one thread."""
         lane = Lane(self._handler, self.heartbeat, run.wait)
-        self._lanes[threading.get_ident()] = lane
+        self._lanes[lane] = threading.get_ident()
         try:
             closed = self._source.closed
             while not closed and not self._stop.is_set() and run.next():
@@ -180,7 +180,7 @@ class Worker(Generic[T, R]):
             try:
                 self._leave(lane)
             finally:
-                del self._lanes[threading.get_ident()]
+                del self._lanes[lane]
                 lane.close()
 
     def _iterate(self, run: Run, lane: Lane) -> bool:

@@ -33,6 +33,7 @@ WATCHED = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.Sentine
 # What these do for a pool of connections is done here by the link, or is of no use to it.
 UNWANTED = (
     "cache",
+    "connection_pool",
     "himport_registry",
     "legacy_responses",
     "maint_notifications_config",
@@ -168,7 +169,6 @@ def _watched(pool: Any, awaited: bool) -> Topology:
             "client reads from replicas: make it with Sentinel.master_for(), not slave_for()"
         )
     options = _options(pool.connection_kwargs, awaited)
-    del options["connection_pool"]
     package: Any = redis.asyncio if awaited else redis
     secure = issubclass(pool.connection_class, package.SSLConnection)
     connection_class = package.SSLConnection if secure else package.Connection
