@@ -279,15 +279,20 @@ def test_shutdown_from_a_signal_handler_of_ones_own():
 
 def test_ctrl_c_without_our_handlers_stops_the_loops_too():
     idle = loop()
-    with Crew() as crew:
+    # A shell that starts these tests in the background has them ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Crew() as crew:
 
-        def send():
-            eventually(lambda: idle.running)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            def send():
+                eventually(lambda: idle.running)
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-        crew.add(send)
-        with pytest.raises(KeyboardInterrupt):
-            LoopGroup([idle]).run(install_signals=False)
+            crew.add(send)
+            with pytest.raises(KeyboardInterrupt):
+                LoopGroup([idle]).run(install_signals=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not idle.running
 
 
