@@ -71,8 +71,6 @@ class Message(Generic[T, R]):
         # Attributes, not properties: every message pays for each look at them.
         self.mailbox = mailbox
         """Where the message was received."""
-        self.receipt_handle = leased.handle
-        """Proof of this delivery's lease; another delivery has another one."""
         self.lease_deadline = deadline
         """When the lease ends at the latest, on the mailbox's monotonic clock."""
         self.envelope = envelope
@@ -82,6 +80,11 @@ class Message(Generic[T, R]):
     def id(self) -> str:
         """The message's own id, the same in every delivery."""
         return self._leased.id
+
+    @property
+    def receipt_handle(self) -> str:
+        """Proof of this delivery's lease; another delivery has another one."""
+        return self._leased.handle
 
     @property
     def delivery_count(self) -> int:
@@ -171,7 +174,7 @@ class Message(Generic[T, R]):
         if self._state != "held" or self.envelope.reply_id is not None or store.steps == "awaited":
             return self.mailbox.run("acknowledge", self._acknowledge())
         # Nobody waits for a reply: a single step, and the one that every message takes.
-        self.settled("acknowledged", store.acknowledge((self.receipt_handle,))[0])
+        self.settled("acknowledged", store.acknowledge((self._leased.handle,))[0])
         return True
 
     async def acknowledge_async(self) -> bool:
@@ -205,7 +208,7 @@ class Message(Generic[T, R]):
             return True
         self._check_held()
         yield from self.reply_due()
-        (done,) = yield self.mailbox.step(self.mailbox.store.acknowledge, (self.receipt_handle,))
+        (done,) = yield self.mailbox.step(self.mailbox.store.acknowledge, (self._leased.handle,))
         self.settled("acknowledged", done)
         return True
 
@@ -222,7 +225,7 @@ class Message(Generic[T, R]):
     def _nack(self, visibility_timeout: float) -> Flow[bool]:
         delay = self.mailbox.limits.visibility(visibility_timeout)
         self._check_held()
-        (done,) = yield self.mailbox.step(self.mailbox.store.release, (self.receipt_handle,), delay)
+        (done,) = yield self.mailbox.step(self.mailbox.store.release, (self._leased.handle,), delay)
         self.settled("nacked", done, delay)
         return True
 
@@ -231,7 +234,7 @@ class Message(Generic[T, R]):
         self._check_held()
         started = self.mailbox.store.clock.monotonic()
         (done,) = yield self.mailbox.step(
-            self.mailbox.store.extend, (self.receipt_handle,), seconds
+            self.mailbox.store.extend, (self._leased.handle,), seconds
         )
         self.extended(started + seconds, done, seconds)
         return True
@@ -259,7 +262,7 @@ class Message(Generic[T, R]):
             # False means that the first value stands, or nobody waits any more: done either way.
             yield from channel.resolve_flow(value)
             (done,) = yield self.mailbox.step(
-                self.mailbox.store.acknowledge, (self.receipt_handle,)
+                self.mailbox.store.acknowledge, (self._leased.handle,)
             )
             self.settled("acknowledged", done)
         self.replied = True
