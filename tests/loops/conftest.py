@@ -9,6 +9,16 @@ from weakincentives.runtime import InMemoryMailbox
 __all__ = ["redis_url"]
 
 
+@pytest.fixture
+def box():
+    return InMemoryMailbox("jobs")
+
+
+@pytest.fixture
+def replies():
+    return InMemoryMailbox("replies")
+
+
 @pytest.fixture(params=["objects", "json", "bytes"])
 def shelf(request):
     """Opens mailboxes that keep objects, objects through JSON, or bytes."""

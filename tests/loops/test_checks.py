@@ -6,17 +6,11 @@ import pytest
 
 from weakincentives.runtime import (
     Backoff,
-    InMemoryMailbox,
     InvalidParameterError,
     UnsupportedOperationError,
     Worker,
     WorkerConfig,
 )
-
-
-@pytest.fixture
-def box():
-    return InMemoryMailbox("jobs")
 
 
 def lazily(body):

@@ -1,6 +1,7 @@
 """The one loop, on mailboxes in memory."""
 
 import asyncio
+import math
 import threading
 import time
 
@@ -29,17 +30,6 @@ from weakincentives.runtime.events import (
     JobStarted,
     LoopEvent,
 )
-
-
-@pytest.fixture
-def box():
-    return InMemoryMailbox("jobs")
-
-
-@pytest.fixture
-def replies():
-    return InMemoryMailbox("replies")
-
 
 # --- success -------------------------------------------------------------------------------
 
@@ -283,6 +273,17 @@ def test_misuse_comes_out_of_run(box):
         WorkerConfig(concurrency=0)
     with pytest.raises(InvalidParameterError, match="error_detail"):
         WorkerConfig(error_detail="all")
+
+
+@pytest.mark.parametrize("value", [-1, "5", None, math.inf, True])
+@pytest.mark.parametrize("name", ["visibility_timeout", "wait_time_seconds"])
+def test_misuse_of_a_mailbox_of_another_kind_is_told_as_clearly(name, value):
+    class Foreign:
+        def receive(self, **options):
+            raise AssertionError("nothing must be asked for")
+
+    with pytest.raises(InvalidParameterError, match=name):
+        Worker(Foreign(), str).run(**{name: value})
 
 
 # --- replies that nobody waits for ----------------------------------------------------------

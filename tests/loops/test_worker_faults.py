@@ -26,17 +26,6 @@ from weakincentives.runtime.events import (
     MailboxUnreachable,
 )
 
-
-@pytest.fixture
-def box():
-    return InMemoryMailbox("jobs")
-
-
-@pytest.fixture
-def replies():
-    return InMemoryMailbox("replies")
-
-
 # --- failure ------------------------------------------------------------------------------
 
 

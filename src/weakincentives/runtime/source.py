@@ -75,9 +75,7 @@ class Source:
         """Check what a loop is going to ask for, once; where seconds must be whole, round up."""
         if not self.limits.fractions and is_number(visibility) and is_number(wait):
             visibility, wait = math.ceil(visibility), math.ceil(wait)
-        if not self._ours:
-            return count, visibility, wait
-        if self.mailbox.store.steps == "awaited":
+        if self._ours and self.mailbox.store.steps == "awaited":
             raise self.mailbox.only_async("exchange")
         return self.limits.receive(count, visibility, wait)
 
