@@ -25,8 +25,6 @@ class Heartbeat:
         self._last = self.clock.monotonic()
         self._looked: float | None = None
         self._missed: str | None = None
-        self.reaches = False
-        """Whether the mailbox was reached at the last look."""
         # Dicts, not sets: several threads of one loop come and go while a probe takes a copy.
         self._looks: dict[Look, None] = {}
         self._jobs: dict[Job, None] = {}
@@ -65,13 +63,16 @@ class Heartbeat:
         """Say that the mailbox was reached, whether or not there was a message."""
         self._looked = self._last = self.clock.monotonic()
         self._missed = None
-        self.reaches = True
 
     def missed(self, error: BaseException) -> None:
         """Say that the mailbox could not be reached."""
         self.beat()
         self._missed = type(error).__name__
-        self.reaches = False
+
+    @property
+    def reaches(self) -> bool:
+        """Whether the mailbox was reached at the last look."""
+        return self._looked is not None and self._missed is None
 
     def trouble(self, within: float) -> str | None:
         """Return why the loop is not ready, or None if it has reached its mailbox lately.

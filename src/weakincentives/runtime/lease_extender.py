@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 from weakincentives.runtime.mailbox.limits import check_positive
 from weakincentives.runtime.mailbox.message import Message
 
-from .lease_scheduler import SCHEDULER, UNHURRIED, LeaseScheduler, first_beat, next_beat
+from .lease_scheduler import SCHEDULER, UNHURRIED, LeaseScheduler, length_of_beat, next_beat
 
 __all__ = [
     "Lease",
@@ -256,7 +256,7 @@ class LeaseExtender:
         lease = Lease(self, msg, config if config is not None else self.config)
         self.counters.held += 1
         if lease.config.enabled:
-            if first_beat(lease.config, lease.remaining()) < UNHURRIED:
+            if length_of_beat(lease.config, lease.remaining()) < UNHURRIED:
                 lease.plan()  # else in time: most leases are released before it matters
             self.scheduler.add(lease)
         return lease

@@ -22,7 +22,7 @@ __all__ = [
     "LeaseScheduler",
     "aligned",
     "beat",
-    "first_beat",
+    "length_of_beat",
     "next_beat",
 ]
 
@@ -43,14 +43,14 @@ def aligned(due: float, length: float) -> float:
     return due - due % (length / 8)
 
 
-def first_beat(config: "LeaseExtenderConfig", remaining: float) -> float:
+def length_of_beat(config: "LeaseExtenderConfig", remaining: float) -> float:
     """Return the time until the next extension; a lease of unknown length is one extension long."""
     return beat(config.interval, config.extension if remaining == math.inf else remaining)
 
 
 def next_beat(now: float, config: "LeaseExtenderConfig", remaining: float) -> float:
     """Return when a lease that lasts ``remaining`` seconds must be extended next."""
-    length = first_beat(config, remaining)
+    length = length_of_beat(config, remaining)
     return max(aligned(now + length, length), now + SHORTEST_BEAT)
 
 
