@@ -1,11 +1,13 @@
 """From a URL to mailboxes on every topology."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.servers import Cluster, SentinelTrio, Standalone, supports_tls
+from tests.services import missing
 from weakincentives import connect
 from weakincentives.contrib.mailbox.redis.link import link_of
 from weakincentives.runtime.mailbox import (
@@ -59,6 +61,8 @@ def test_user_and_password(binary: Path) -> None:
 def test_tls(binary: Path) -> None:
     if not supports_tls(binary):
         pytest.skip("this server was built without TLS")
+    if shutil.which("openssl") is None:
+        missing("there is no openssl command to make a certificate with")
     with Standalone(binary, tls=True) as server:
         use(server.url)
 

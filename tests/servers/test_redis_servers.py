@@ -1,5 +1,6 @@
 """The servers that other tests rely on start, misbehave as told, and leave nothing behind."""
 
+import shutil
 import socket
 import sys
 import time
@@ -12,6 +13,7 @@ from redis.exceptions import AuthenticationError, OutOfMemoryError
 from redis.retry import Retry
 
 import redis
+from tests.services import missing
 
 from . import (
     Cluster,
@@ -164,6 +166,8 @@ def test_users(binary: Path) -> None:
 
 
 def test_tls(binary: Path) -> None:
+    if shutil.which("openssl") is None:
+        missing("there is no openssl command to make a certificate with")
     if not supports_tls(binary):
         with pytest.raises(ServerError, match="TLS"):
             Standalone(binary, tls=True).start()
