@@ -16,7 +16,7 @@ from weakincentives.cli.eval_pool import ProcessPool
 from weakincentives.evals import Dataset, EvalLoop, Sample, collect_results, submit_dataset
 from weakincentives.ids import new_id
 from weakincentives.runtime import InMemoryMailbox, MainLoop
-from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.runtime.mailbox.seam.backend import Backend
 
 SAMPLES = 200
 SECONDS_EACH = 0.05

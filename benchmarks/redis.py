@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redis.connection import PythonRespSerializer
-from tests.servers import Standalone, eventually, servers_available
-
 import redis
+from redis.connection import PythonRespSerializer
+
 from benchmarks.harness import Row, best_of, compare, report, timed
+from testkit.servers import Standalone, servers_available
+from testkit.waiting import eventually
 from weakincentives.contrib.mailbox.redis import RedisMailbox
 from weakincentives.runtime import Worker, WorkerConfig
 

@@ -20,7 +20,7 @@ from benchmarks.harness import Row, best_of, compare, report, timed
 from weakincentives.contrib.mailbox.sqlite import SQLiteMailbox
 from weakincentives.ids import new_id
 from weakincentives.runtime import Worker
-from weakincentives.runtime.mailbox.store import Outgoing
+from weakincentives.runtime.mailbox.seam.store import Outgoing
 
 BODY = {
     "order": "A-1729",
@@ -113,7 +113,7 @@ def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Ite
 
     def put_bytes() -> None:
         for _ in range(count):
-            store.put((Outgoing(new_id(), PAYLOAD),))
+            store.put_now((Outgoing(new_id(), PAYLOAD),))
 
     def consume() -> None:
         done: list[Any] = []
@@ -125,8 +125,8 @@ def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Ite
     def consume_bytes() -> None:
         done: list[str] = []
         for _ in range(count):
-            done = [store.lease(1, 30, acknowledge=done).messages[0].handle]
-        store.acknowledge(done)
+            done = [store.lease_now(1, 30, acknowledge=done).messages[0].handle]
+        store.acknowledge_now(done)
 
     rounds = 15
     yield compare(
@@ -186,7 +186,7 @@ def _batches(place: Path) -> Iterator[Row]:
 
     def put_bytes() -> None:
         for _ in range(count // BATCH):
-            store.put(messages)
+            store.put_now(messages)
 
     def consume() -> None:
         done: list[Any] = []
@@ -198,9 +198,9 @@ def _batches(place: Path) -> Iterator[Row]:
     def consume_bytes() -> None:
         done: list[str] = []
         for _ in range(count // BATCH):
-            leases = store.lease(BATCH, 30, acknowledge=done)
+            leases = store.lease_now(BATCH, 30, acknowledge=done)
             done = [message.handle for message in leases.messages]
-        store.acknowledge(done)
+        store.acknowledge_now(done)
 
     rows = (
         ("enqueue, batch of 100", send, plain_json.put_batches, 1.0),
@@ -314,7 +314,7 @@ def _a_million(place: Path) -> Iterator[Row]:
     large: SQLiteMailbox[Any] = SQLiteMailbox("large", place / "large.db", durability="normal")
     messages = [Outgoing(str(number), PAYLOAD) for number in range(1000)]
     for _ in range(MILLION // 1000):
-        large.store.put(messages)
+        large.store.put_now(messages)
 
     def lives(box: SQLiteMailbox[Any]) -> Any:
         def live() -> float:

@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from tests.aws.servers import MINISTACK
-from tests.servers import servers_available
 
 from chaos.scenarios import all_scenarios
 from chaos.stage import Result, Scenario
+from testkit.servers import servers_available
+from testkit.servers.aws import MINISTACK
+
+LONGEST = 1200
+"""Seconds that a scenario may take; the longest takes five minutes."""
 
 
 def main() -> int:
@@ -56,12 +60,17 @@ def main() -> int:
 
 
 def run(one: Scenario, seed: int, scale: Any) -> dict[str, Any]:
-    """Run one scenario and return its row; a scenario that breaks is a violation."""
+    """Run one scenario and return its row; one that breaks, or never ends, is a violation."""
     began = time.monotonic()
+    former = signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(LONGEST)
     try:
         result = one(seed, scale)
     except Exception:
         result = Result(0, [f"the scenario broke: {traceback.format_exc()}"])
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
     return {
         "key": one.key,
         "name": one.name.replace("_", " "),
@@ -76,6 +85,10 @@ def run(one: Scenario, seed: int, scale: Any) -> dict[str, Any]:
         "not_run": result.not_run,
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _give_up(number: int, frame: object) -> None:
+    raise AssertionError(f"it has not ended within {LONGEST} s")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,37 +1,16 @@
-"""Clients of redis.asyncio: from a URL, and as a Backend whose every call is a task of one loop."""
+"""Mailboxes with a client of redis.asyncio, and a Backend whose calls are tasks of one loop."""
 
 from typing import Any, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import redis.asyncio
-from redis.asyncio.sentinel import Sentinel
-from tests.redis.clients import close
-
+from testkit.redis_clients import close, from_url
 from weakincentives.contrib.mailbox import RedisMailbox
 
-__all__ = ["AwaitedBackend", "awaited_mailbox", "client_of"]
-
-
-def client_of(url: str) -> tuple[Any, int]:
-    """Return a client of redis.asyncio for a URL, and the ``min_replicas`` that it asks for."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    replicas = int(query.pop("min_replicas", "0"))
-    if parts.scheme == "redis":
-        return redis.asyncio.from_url(parts._replace(query=urlencode(query)).geturl()), replicas
-    if parts.scheme == "redis+cluster":
-        return redis.asyncio.RedisCluster(host=str(parts.hostname), port=parts.port or 0), replicas
-    assert parts.scheme == "redis+sentinel", url
-    places = [place.rpartition(":") for place in parts.netloc.split(",")]
-    managed: Any = Sentinel(
-        [(host, int(port)) for host, _, port in places], sentinel_kwargs={"socket_timeout": 1.0}
-    )
-    return managed.master_for(parts.path.strip("/")), replicas
+__all__ = ["AwaitedBackend", "awaited_mailbox"]
 
 
 def awaited_mailbox(url: str, name: str) -> RedisMailbox[Any, Any]:
     """Return a mailbox that has a client to itself."""
-    client, replicas = client_of(url)
+    client, replicas = from_url(url)
     return RedisMailbox(name, client, min_replicas=replicas)
 
 
@@ -43,7 +22,7 @@ class AwaitedBackend:
         from weakincentives.contrib.mailbox.contract.driver import Driver
 
         self.driver = Driver("async")
-        self._client, self._replicas = client_of(url)
+        self._client, self._replicas = from_url(url)
 
     def mailbox(self, name: str, **options: Any) -> RedisMailbox[Any, Any]:
         """Open a mailbox; only its ``_async`` methods work, `faced` adds the others."""

@@ -28,6 +28,8 @@ __all__ = [
     "undone",
 ]
 
+RELEASES = ("nack", "undo")
+"""How a message is given back; undone, its next delivery has the same count."""
 SLACK = 0.005
 """Seconds by which two clocks of one machine may differ: Redis counts whole milliseconds."""
 
@@ -56,7 +58,7 @@ class Delivery:
     latest_ends: Sequence[tuple[float, float]]
     """From when on, and by when the lease has run out for certain: one pair for each extension."""
     released: float
-    """When a nack that may have happened began; infinite if there was none."""
+    """When a nack or undo that may have happened began; infinite if there was none."""
 
     def latest_end(self, at: float) -> float:
         """When the lease ends at the latest, leaving out extensions that began at that time."""
@@ -111,7 +113,7 @@ def fenced(ops: Sequence[Op], *, jumps: bool = False) -> list[str]:
     by_handle = {one.op.handle: one for history in histories.values() for one in history}
     wrong = [] if jumps else _overlaps(histories)
     for op in ops:
-        if op.op not in ("ack", "nack", "extend") or op.outcome != "ok":
+        if op.op not in ("ack", *RELEASES, "extend") or op.outcome != "ok":
             continue
         held = by_handle.get(op.handle)
         if held is None:
@@ -120,7 +122,7 @@ def fenced(ops: Sequence[Op], *, jumps: bool = False) -> list[str]:
         later = [
             one
             for one in histories[held.op.id]
-            if one.op.count > held.op.count and one.op.end < op.start
+            if _in_order(one.op) > _in_order(held.op) and one.op.end < op.start
         ]
         if later:
             wrong.append(f"stale: {op.op} of {op.id} accepted after its next delivery")
@@ -161,7 +163,10 @@ def undone(ops: Sequence[Op]) -> list[str]:
 
 def first_in_first_out(ops: Sequence[Op]) -> list[str]:
     """First deliveries that overtook a message sent before theirs."""
-    first = {op.id: op for op in ops if op.op == "receive" and op.outcome == "ok" and op.count == 1}
+    first: dict[str, Op] = {}
+    for op in sorted(ops, key=lambda op: op.start):
+        if op.op == "receive" and op.outcome == "ok" and op.count == 1:
+            first.setdefault(op.id, op)
     sends = [
         op
         for op in ops
@@ -218,7 +223,7 @@ def deliveries(ops: Iterable[Op]) -> dict[str, list[Delivery]]:
     for op in ops:
         if op.op == "receive" and op.outcome == "ok":
             received[op.id].append(op)
-        elif op.op in ("nack", "extend") and op.outcome != "failed":
+        elif op.op in (*RELEASES, "extend") and op.outcome != "failed":
             leases[op.handle].append(op)
     return {
         id: [_delivery(op, leases[op.handle]) for op in sorted(ops, key=_in_order)]
@@ -227,14 +232,15 @@ def deliveries(ops: Iterable[Op]) -> dict[str, list[Delivery]]:
 
 
 def _in_order(op: Op) -> tuple[int, float]:
-    return op.count, op.start
+    # Deliveries of the same count are told apart by their ends: one that waited began earlier.
+    return op.count, op.end
 
 
 def _delivery(op: Op, changes: Sequence[Op]) -> Delivery:
     earliest, released = op.start + op.seconds, math.inf
     latest = [(-math.inf, op.end + op.seconds)]
     for change in sorted(changes, key=lambda change: change.start):
-        if change.op == "nack":
+        if change.op in RELEASES:
             released = min(released, change.start)
         elif change.outcome == "ok":
             # What the last extension says counts, even if it made the lease shorter.
@@ -250,8 +256,11 @@ def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
     """Tell apart the lives of messages that a repeated send added anew; return how many there were.
 
     A send whose answer was lost is repeated. If the message was consumed in between, it lives
-    twice. Each first delivery begins a life; a message that was not sent again has but one.
+    twice. Each first delivery begins a life, unless the one before was undone; a message that was
+    not sent again has but one.
     """
+    undone = {op.handle for op in ops if op.op == "undo" and op.outcome != "failed"}
+    latest: dict[str, str] = {}
     resent = {op.id for op in ops if op.op == "resend"}
     life: dict[str, int] = defaultdict(int)
     by_handle: dict[str, str] = {}
@@ -259,7 +268,8 @@ def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
     for op in ops:
         id = op.id
         if op.op == "receive" and op.outcome == "ok" and id in resent:
-            life[id] += op.count == 1
+            life[id] += op.count == 1 and latest.get(id) not in undone
+            latest[id] = op.handle
             id = by_handle[op.handle] = f"{id}#{life[id]}" if life[id] > 1 else id
         elif op.handle:
             id = by_handle.get(op.handle, id)
@@ -270,7 +280,7 @@ def lives(ops: Sequence[Op]) -> tuple[list[Op], int]:
 def recoveries(ops: Sequence[Op], fault: str = "kill") -> list[float]:
     """Seconds from each fault of a client to the next delivery of what it held then."""
     histories = deliveries(ops)
-    ended = {op.handle: op.end for op in ops if op.op in ("ack", "nack") and op.outcome == "ok"}
+    ended = {op.handle: op.end for op in ops if op.op in ("ack", *RELEASES) and op.outcome == "ok"}
     times = []
     for mark in (op for op in ops if op.op == fault):
         for history in histories.values():

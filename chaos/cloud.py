@@ -6,14 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from tests.aws.cloud import REGION
-from tests.aws.servers import MINISTACK, running
-
+from testkit.servers.aws import ENVIRONMENT, MINISTACK, REGION, running
 from weakincentives import connect
 
-__all__ = ["CREDENTIALS", "Cloud", "emulated"]
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+__all__ = ["Cloud", "emulated"]
 
 
 class Cloud:
@@ -32,7 +28,7 @@ def emulated(directory: Path) -> Iterator[Cloud]:
     """Run an emulator that has a table for replies; this process may use it."""
     with (
         running(MINISTACK, directory) as endpoint,
-        patch.dict(os.environ, CREDENTIALS),
+        patch.dict(os.environ, ENVIRONMENT),
     ):
         cloud = Cloud(int(endpoint.rpartition(":")[2]))
         with connect(cloud.url(cloud.port)) as backend:

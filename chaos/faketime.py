@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.servers import servers_available
+from testkit.servers import servers_available
 
 __all__ = ["ELSEWHERE", "MovedClock", "faketime_library"]
 
@@ -100,7 +100,7 @@ class MovedClock:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=10,
+                timeout=120,
             )
         except subprocess.TimeoutExpired:
             return False

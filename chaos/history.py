@@ -27,7 +27,7 @@ class Op(NamedTuple):
 
     client: str
     op: str
-    """send, receive, ack, nack, extend, purge; or a mark: kill, stop, heal, ..."""
+    """send, receive, ack, nack, undo, extend, purge; or a mark: kill, stop, heal, ..."""
     id: str
     handle: str
     outcome: Outcome

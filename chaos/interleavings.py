@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weakincentives.contrib.mailbox.contract.model import Delivery, Model
-from weakincentives.runtime.mailbox.store import Outgoing
+from weakincentives.contrib.mailbox.contract.model import DeliveredMessage, Model
+from weakincentives.runtime.mailbox.seam.store import Outgoing
+from weakincentives.runtime.mailbox.testing import driven
 
 __all__ = ["ALPHABET", "Stand", "Step", "check_program", "explore", "programs"]
 
@@ -105,25 +106,27 @@ class _Run:
         # that relies on it.
         if not seeing:
             return
-        stats = self.store.stats()
+        stats = driven(self.store.stats())
         states = [self.model.in_state(state) for state in ("pending", "leased", "delayed")]
         counted = (stats.pending, stats.in_flight, stats.delayed)
         assert counted == tuple(map(len, states)), f"{counted} are pending, leased, delayed"
-        seen = self.store.peek(100)
+        seen = driven(self.store.peek(100))
         assert sorted(one.id for one in seen) == sorted(states[0]), "what waits is not what is seen"
 
     def _send(self, client: int) -> None:
         self._sent += 1
         id = f"m{self._sent}"
-        self.store.put((Outgoing(id, b"%d" % self._sent),))
+        driven(self.store.put((Outgoing(id, b"%d" % self._sent),)))
         self.model.send(id, self._sent, 0)
 
     def _receive(self, client: int, acknowledge: Sequence[str] = ()) -> None:
-        leases = self.store.lease(1, LEASE, acknowledge=acknowledge)
+        leases = driven(self.store.lease(1, LEASE, acknowledge=acknowledge))
         expected = [self.model.acknowledge(handle) for handle in acknowledge]
         assert list(leases.acknowledged) == expected, f"acknowledged {leases.acknowledged}"
         got = [
-            Delivery(one.id, one.handle, int(one.payload), one.delivery_count, one.nack_count)
+            DeliveredMessage(
+                one.id, one.handle, int(one.payload), one.delivery_count, one.nack_count
+            )
             for one in leases.messages
         ]
         self.model.received(got, 1, LEASE)
@@ -135,22 +138,22 @@ class _Run:
 
     def _ack(self, client: int) -> None:
         handle = self._handles[client]
-        self._agree(self.store.acknowledge([handle]), self.model.acknowledge(handle))
+        self._agree(driven(self.store.acknowledge([handle])), self.model.acknowledge(handle))
 
     def _nack(self, client: int) -> None:
         handle = self._handles[client]
-        self._agree(self.store.release([handle], 0.0), self.model.release(handle, 0))
+        self._agree(driven(self.store.release([handle], 0.0)), self.model.release(handle, 0))
 
     def _delay(self, client: int) -> None:
         handle = self._handles[client]
-        self._agree(self.store.release([handle], LEASE), self.model.release(handle, LEASE))
+        self._agree(driven(self.store.release([handle], LEASE)), self.model.release(handle, LEASE))
 
     def _extend(self, client: int) -> None:
         handle = self._handles[client]
-        self._agree(self.store.extend([handle], LEASE), self.model.extend(handle, LEASE))
+        self._agree(driven(self.store.extend([handle], LEASE)), self.model.extend(handle, LEASE))
 
     def _purge(self, client: int) -> None:
-        expected, purged = self.model.purge(), self.store.purge()
+        expected, purged = self.model.purge(), driven(self.store.purge())
         assert purged == expected, f"purged {purged}, not {expected}"
 
     def _expire(self, client: int) -> None:

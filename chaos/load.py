@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos.history import now
-from chaos.stage import Stage, eventually
+from chaos.stage import Stage
+from testkit.waiting import eventually
 from weakincentives.runtime.mailbox.errors import MailboxError, ReceiptHandleExpiredError
 
 __all__ = ["Load"]
@@ -21,11 +22,12 @@ class Load:
         senders: int = 2,
         consumers: int = 2,
         lease: float = 10.0,
-        pause: float = 0.002,
         **options: Any,
     ) -> None:
         self._stop = threading.Event()
-        self._lease, self._pause = lease, pause
+        self._lease = lease
+        # A short run is about the fault, not about the load; most of it is waiting for a failover.
+        self._pause = 0.002 if stage.full else 0.02
         self.errors: list[str] = []
         self.successes: list[float] = []
         """When each operation that succeeded ended."""
@@ -44,7 +46,7 @@ class Load:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
             assert not thread.is_alive(), "a client hangs"
 
     def recovered(self, since: float, within: float = 30.0) -> float:

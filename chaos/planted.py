@@ -30,87 +30,107 @@ def expiry_not_checked() -> None:
 
 def no_transaction() -> None:
     """SQLite: each statement is a transaction of its own."""
-    from weakincentives.contrib.mailbox.sqlite import database
+    from weakincentives.contrib.mailbox.sqlite.database import Database
 
-    def enter(self: Any) -> Any:
-        writer = begin(self)
-        if self._database._depth == 1:
-            writer.execute("COMMIT")
-        return writer
+    def transact(self: Any, work: Callable[..., Any], *arguments: Any) -> Any:
+        with self.file.lock:
+            return work(self.file.ready(self.level), *arguments)
 
-    def finish(self: Any, writer: Any, error: Any) -> Any:
-        return self._database._news
-
-    begin = database.Transaction.__enter__
-    database.Transaction.__enter__ = enter  # type: ignore[method-assign]
-    database.Transaction._finish = finish  # type: ignore[method-assign]
+    Database.transact = transact  # type: ignore[method-assign]
 
 
 def ack_before_reply() -> None:
     """Loops: a request is acknowledged first, then answered."""
-    from weakincentives.runtime.source import Source
+    from weakincentives.runtime.worker.inbox import Inbox
 
-    def take(
+    def exchange(
         self: Any,
         done: Any,
         count: int,
         visibility: float,
         wait: float,
         stop: Any,
-        first: Any = None,
+        carried: Any = (),
     ) -> Any:
-        if first is not None:
-            for job in done:
-                self.mailbox.store.acknowledge([job.message.receipt_handle])
-            first()
-        return usual(self, done, count, visibility, wait, stop)
+        if carried:
+            self._mailbox._plain.acknowledge_now([one.answer.handle for one in carried])
+        return usual(self, done, count, visibility, wait, stop, carried)
 
-    usual = Source.take
-    Source.take = take  # type: ignore[method-assign]
+    async def reply(self: Any, message: Any, value: Any, id: str) -> Any:
+        self._mailbox._plain.acknowledge_now([message.receipt_handle])
+        return await reply_usually(self, message, value, id)
+
+    usual, reply_usually = Inbox.exchange, Inbox.reply
+    Inbox.exchange, Inbox.reply = exchange, reply  # type: ignore[method-assign]
 
 
 def ack_before_dead_letter() -> None:
     """Loops: a message is acknowledged first, then sent to the dead letters."""
-    from weakincentives.runtime.settler import Settler
+    from weakincentives.runtime.worker.settle import OutcomeExecutor
 
-    def dead_letter(self: Any, job: Any, error: BaseException) -> bool:
-        self._source.mailbox.store.acknowledge([job.message.receipt_handle])
-        return usual(self, job, error)
+    async def dead_letter(self: Any, attempt: Any, failed: Any) -> bool:
+        await self._inbox.store.acknowledge([attempt.message.receipt_handle])
+        return await usual(self, attempt, failed)
 
-    usual = Settler._dead_letter
-    Settler._dead_letter = dead_letter  # type: ignore[method-assign]
+    usual = OutcomeExecutor._dead_letter
+    OutcomeExecutor._dead_letter = dead_letter  # type: ignore[method-assign]
 
 
 def only_the_job_at_work_is_kept() -> None:
     """Loops: what waits its turn in a batch has nobody to extend its lease."""
-    from weakincentives.runtime.worker import Worker
+    from weakincentives.runtime.worker.thread import WorkerThread
 
-    def work(self: Any, lane: Any) -> None:
-        for job in lane.waiting[1:]:
-            job.lease.release()
-        usual(self, lane)
+    def work(self: Any) -> None:
+        for attempt in self.waiting[1:]:
+            attempt.lease.release()
+        usual(self)
 
-    usual = Worker._work
-    Worker._work = work  # type: ignore[method-assign]
+    usual = WorkerThread._work
+    WorkerThread._work = work  # type: ignore[method-assign]
 
 
 def replies_without_an_id() -> None:
     """Loops: a reply that is sent again is another reply."""
     from weakincentives.runtime.mailbox.message import Message
 
-    def reply(self: Any, value: Any, message_id: str | None) -> Any:
-        return usual(self, value, None)
+    def reply(self: Any, value: Any, *, message_id: str | None = None) -> Any:
+        return usual(self, value)
 
-    usual = Message._reply
-    Message._reply = reply  # type: ignore[method-assign]
+    def carry(self: Any, target: Any, value: Any, message_id: Any, **options: Any) -> Any:
+        return carry_usually(self, target, value, None, **options)
+
+    usual, carry_usually = Message.reply, Message._carried_to
+    Message.reply, Message._carried_to = reply, carry  # type: ignore[method-assign]
 
 
 def beats_by_the_wall_clock() -> None:
     """Loops: when a lease is to be extended is told by the wall clock."""
-    from weakincentives.runtime import lease_extender, lease_scheduler
+    from weakincentives.runtime.leases import extender as lease_extender
+    from weakincentives.runtime.leases import scheduler as lease_scheduler
 
     wall: Any = SimpleNamespace(monotonic=time.time)
     lease_extender.time = lease_scheduler.time = wall  # type: ignore[attr-defined]
+
+
+def one_thread_for_all_leases() -> None:
+    """Loops: leases of all backends are extended by one thread, in turn."""
+    from weakincentives.runtime.leases.scheduler import LeaseSchedulers
+
+    def of(self: Any, backend: object) -> Any:
+        return usual(self, "all")
+
+    usual = LeaseSchedulers.of
+    LeaseSchedulers.of = of  # type: ignore[method-assign]
+
+
+def nothing_given_back() -> None:
+    """Loops: one that is interrupted leaves what it has in hand to the end of the leases."""
+    from weakincentives.runtime.worker.thread import WorkerThread
+
+    def leave(self: Any) -> None:
+        pass
+
+    WorkerThread._leave = leave  # type: ignore[method-assign]
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -124,6 +144,8 @@ PLANTS: dict[str, Callable[[], None]] = {
         only_the_job_at_work_is_kept,
         replies_without_an_id,
         beats_by_the_wall_clock,
+        one_thread_for_all_leases,
+        nothing_given_back,
     )
 }
 

@@ -20,12 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.servers.process import _reaper as reaper
+from testkit.processes import reaper
 
 __all__ = ["Child", "Program"]
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos.roles", "chaos.stage"])
+_context.set_forkserver_preload(["chaos.roles", "chaos.stage", "boto3"])
 _children: set["Child"] = set()
 
 

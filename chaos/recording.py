@@ -1,13 +1,15 @@
 """A Store that writes down every step it is asked to take."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from functools import partial
 from typing import Any
 
 from chaos.history import Log
+from weakincentives.runtime.mailbox.seam.optional_protocols import backend_of
 
-__all__ = ["AwaitedRecordedStore", "RecordedStore", "recorded"]
+__all__ = ["RecordedStore", "recorded"]
 
 Hook = Callable[[str, str], None]
 """Called with "before" or "after" and the name of each step: where scenarios strike."""
@@ -15,100 +17,138 @@ Hook = Callable[[str, str], None]
 
 def recorded(mailbox: Any, log: Log, hook: Hook | None = None) -> Any:
     """Let a mailbox record what it does, and return it."""
-    kind = AwaitedRecordedStore if mailbox.store.steps == "awaited" else RecordedStore
-    mailbox.store = kind(mailbox.store, log, hook)
+    mailbox._use(RecordedStore(mailbox.store, log, hook))
     return mailbox
 
 
 class RecordedStore:
-    """Any Store whose steps are not awaited, with a history."""
+    """Any Store, with a history; a step that is cancelled is one of unknown outcome."""
 
     def __init__(self, store: Any, log: Log, hook: Hook | None = None) -> None:
         self.inner = store
         self.log = log
         self._hook = hook or (lambda when, step: None)
         self._ids: dict[str, str] = {}
-        self._joint = threading.local()
+        self._repeated: set[str] = set()
         self.name, self.limits, self.capabilities = store.name, store.limits, store.capabilities
         self.clock, self.look_interval, self.steps = store.clock, store.look_interval, store.steps
         self.stats, self.peek, self.close = store.stats, store.peek, store.close
-        self.link = getattr(store, "link", None)  # a RedisMailbox closes it
         if hasattr(store, "queue"):
             self._note_repeats(store.queue)
+
+    @property
+    def backend_key(self) -> Any:
+        """What the queue shares with others."""
+        return backend_of(self.inner)
 
     @property
     def redrive_policy(self) -> Any:
         """What an SQSMailbox shows among its figures."""
         return self.inner.redrive_policy
 
-    def put(self, messages: Sequence[Any]) -> None:
+    def lease_keeper(self) -> "RecordedStore":
+        """Record what a thread does to extend leases in the same history."""
+        keeper = copy(self)
+        keeper.inner = self.inner.lease_keeper()
+        keeper.steps, keeper.close = keeper.inner.steps, keeper.inner.close
+        return keeper
+
+    async def put(self, messages: Sequence[Any]) -> int | None:
         delay = max(message.delay for message in messages)
         self._hook("before", "send")
         with self._recorded("send", [(message.id, "") for message in messages], delay):
-            self.inner.put(messages)
+            added: int | None = await self.inner.put(messages)
         self._hook("after", "send")
+        return added
 
     def is_beside(self, table: Any) -> bool:
         return hasattr(self.inner, "is_beside") and bool(self.inner.is_beside(table))
 
-    def put_expecting(self, message: Any, reply_id: str, ttl: float) -> None:
+    def carries(self, place: Any) -> bool:
+        return hasattr(self.inner, "carries") and bool(self.inner.carries(_inner(place)))
+
+    async def put_expecting(self, message: Any, table: Any, *reply: Any) -> None:
         self._hook("before", "send")
         with self._recorded("send", [(message.id, "")], message.delay):
-            self.inner.put_expecting(message, reply_id, ttl)
+            await self.inner.put_expecting(message, table, *reply)
         self._hook("after", "send")
 
-    def lease(
+    async def lease(
         self,
         count: int,
         seconds: float,
         *,
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
+        answers: Sequence[Any] = (),
     ) -> Any:
         step = "ack" if acknowledge else "receive"
+        options = self._unwrapped(answers)
         self._hook("before", step)
         with (
             self._recorded("ack", self._of(acknowledge)) as acks,
             self._recorded("receive", [("", "")], seconds) as look,
+            ExitStack() as sends,
         ):
-            leases = self.inner.lease(count, seconds, acknowledge=acknowledge, ids=ids)
+            recorded = self._answered(sends, answers)
+            leases = await self.inner.lease(
+                count, seconds, acknowledge=acknowledge, ids=ids, **options
+            )
             acks.outcomes = self._outcomes(leases.acknowledged)
+            self._note_answers(recorded, acknowledge, leases.acknowledged)
             self._note(look, leases)
         self._hook("after", step)
         return leases
 
-    def acknowledge(self, handles: Sequence[str]) -> Any:
-        return self._settle("ack", handles, lambda: self.inner.acknowledge(handles))
+    async def acknowledge(self, handles: Sequence[str], *, answers: Sequence[Any] = ()) -> Any:
+        options = self._unwrapped(answers)
+        with ExitStack() as sends:
+            recorded = self._answered(sends, answers)
+            done = await self._settle(
+                "ack", handles, lambda: self.inner.acknowledge(handles, **options)
+            )
+            self._note_answers(recorded, handles, done)
+        return done
 
-    def release(self, handles: Sequence[str], delay: float) -> Any:
-        return self._settle("nack", handles, lambda: self.inner.release(handles, delay), delay)
+    @staticmethod
+    def _unwrapped(answers: Sequence[Any]) -> dict[str, Any]:
+        """Return the option that passes answers on to stores that have no history."""
+        if not answers:
+            return {}
+        return {"answers": [one._replace(place=_inner(one.place)) for one in answers]}
 
-    def extend(self, handles: Sequence[str], seconds: float) -> Any:
-        return self._settle("extend", handles, lambda: self.inner.extend(handles, seconds), seconds)
+    @staticmethod
+    def _answered(sends: ExitStack, answers: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Record the answers that are messages as sends of where they go."""
+        return [
+            (one.handle, sends.enter_context(one.place.recorded("send", [(one.what.id, "")])))
+            for one in answers
+            if isinstance(one.place, RecordedStore)
+        ]
 
-    def purge(self) -> Any:
+    @staticmethod
+    def _note_answers(
+        recorded: list[tuple[str, Any]], handles: Sequence[str], done: Sequence[bool]
+    ) -> None:
+        acknowledged = {handle for handle, ok in zip(handles, done, strict=True) if ok}
+        for handle, send in recorded:
+            send.outcomes = "ok" if handle in acknowledged else "failed"
+
+    async def release(self, handles: Sequence[str], delay: float, how: str = "failed") -> Any:
+        step = partial(self.inner.release, handles, delay, how)
+        return await self._settle("undo" if how == "undone" else "nack", handles, step, delay)
+
+    async def extend(self, handles: Sequence[str], seconds: float) -> Any:
+        return await self._settle(
+            "extend", handles, lambda: self.inner.extend(handles, seconds), seconds
+        )
+
+    async def purge(self) -> Any:
         with self._recorded("purge", [("", "")]):
-            return self.inner.purge()
+            return await self.inner.purge()
 
-    def listen(self) -> "RecordedListener":
-        return RecordedListener(self, self.inner.listen())
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """What was done inside a step that then failed is of unknown outcome."""
-        calls = self._joint.calls = []
-        try:
-            with self.inner.together():
-                yield
-        except BaseException:
-            for entered in reversed(calls):
-                entered.outcomes = "unknown"
-            raise
-        finally:
-            self._joint.calls = None
-            for finish in reversed(getattr(self._joint, "open", None) or []):
-                finish()
-            self._joint.open = None
+    def listen(self, *, in_loop: bool = False) -> "RecordedListener":
+        return RecordedListener(self, self.inner.listen(in_loop=in_loop))
 
     def note(self, call: Any, leases: Any) -> None:
         self._note(call, leases)
@@ -121,22 +161,8 @@ class RecordedStore:
         if not subjects:
             yield _Nothing()
             return
-        calls = getattr(self._joint, "calls", None)
-        manager = self.log.operation(op, subjects, seconds)
-        call = manager.__enter__()
-        try:
+        with self.log.operation(op, subjects, seconds) as call:
             yield call
-        except BaseException as error:
-            manager.__exit__(type(error), error, error.__traceback__)
-            raise
-        if calls is None:
-            manager.__exit__(None, None, None)
-        else:
-            # Part of a bigger step: how it went is known when that has ended.
-            calls.append(call)
-            pending = getattr(self._joint, "open", None) or []
-            pending.append(lambda: manager.__exit__(None, None, None))
-            self._joint.open = pending
 
     def _note_repeats(self, queue: Any) -> None:
         """Write down calls that the client had to repeat: nobody knows what became of the first."""
@@ -162,6 +188,16 @@ class RecordedStore:
 
         queue.was_leased, queue.was_put = note_lease, note_put
         queue.was_acknowledged = note_acks
+        queue.was_released = self._noting_repeats(queue.was_released)
+        queue.was_extended = self._noting_repeats(queue.was_extended)
+
+    def _noting_repeats(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        def note(outcome: Any, handles: Sequence[str], *rest: Any) -> Any:
+            if outcome.repeated:
+                self._repeated.update(handles)
+            return usual(outcome, handles, *rest)
+
+        return note
 
     def _note_unsure(self, handles: Sequence[str]) -> None:
         """A repeat is refused once the lease is over; the first attempt may have got there."""
@@ -169,13 +205,13 @@ class RecordedStore:
             with self.log.operation("ack", self._of(handles)) as call:
                 call.outcomes = "unknown"
 
-    def _settle(
+    async def _settle(
         self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
     ) -> Any:
         self._hook("before", op)
         with self._recorded(op, self._of(handles), seconds) as call:
-            done = step()
-            call.outcomes = self._outcomes(done)
+            done = await step()
+            call.outcomes = self._outcomes_of(handles, done)
         self._hook("after", op)
         return done
 
@@ -186,55 +222,15 @@ class RecordedStore:
     def _of(self, handles: Sequence[str]) -> list[tuple[str, str]]:
         return [(self._ids.get(handle, ""), handle) for handle in handles]
 
+    def _outcomes_of(self, handles: Sequence[str], done: Sequence[bool]) -> list[str]:
+        """Refused, but not the first time: the attempt whose answer was lost may have counted."""
+        refused = ["unknown" if handle in self._repeated else "failed" for handle in handles]
+        self._repeated.difference_update(handles)
+        return ["ok" if one else other for one, other in zip(done, refused, strict=True)]
+
     @staticmethod
     def _outcomes(done: Sequence[bool]) -> list[str]:
         return ["ok" if one else "failed" for one in done]
-
-
-class AwaitedRecordedStore(RecordedStore):
-    """An AsyncStore, with a history; a step that is cancelled is one of unknown outcome."""
-
-    async def put(self, messages: Sequence[Any]) -> None:
-        delay = max(message.delay for message in messages)
-        with self._recorded("send", [(message.id, "") for message in messages], delay):
-            await self.inner.put(messages)
-
-    async def put_expecting(self, message: Any, reply_id: str, ttl: float) -> None:
-        with self._recorded("send", [(message.id, "")], message.delay):
-            await self.inner.put_expecting(message, reply_id, ttl)
-
-    async def lease(
-        self,
-        count: int,
-        seconds: float,
-        *,
-        acknowledge: Sequence[str] = (),
-        ids: Sequence[str] | None = None,
-    ) -> Any:
-        with (
-            self._recorded("ack", self._of(acknowledge)) as acks,
-            self._recorded("receive", [("", "")], seconds) as look,
-        ):
-            leases = await self.inner.lease(count, seconds, acknowledge=acknowledge, ids=ids)
-            acks.outcomes = self._outcomes(leases.acknowledged)
-            self._note(look, leases)
-        return leases
-
-    async def purge(self) -> Any:
-        with self._recorded("purge", [("", "")]):
-            return await self.inner.purge()
-
-    def together(self) -> Any:
-        """Tasks share a thread: what is done inside stays single steps, as on every AsyncStore."""
-        return self.inner.together()
-
-    async def _settle(
-        self, op: str, handles: Sequence[str], step: Callable[[], Any], seconds: float = 0.0
-    ) -> Any:
-        with self._recorded(op, self._of(handles), seconds) as call:
-            done = await step()
-            call.outcomes = self._outcomes(done)
-        return done
 
 
 class RecordedListener:
@@ -243,18 +239,16 @@ class RecordedListener:
         self._inner = inner
         self.interrupt, self.close = inner.interrupt, inner.close
 
-    def lease(self, count: int, seconds: float, wait: float) -> Any:
+    async def lease(self, count: int, seconds: float, wait: float) -> Any:
         with self._store.recorded("receive", [("", "")], seconds) as look:
-            leases = self._inner.lease(count, seconds, wait)
-            self._store.note(look, leases)
-        return leases
-
-    async def lease_async(self, count: int, seconds: float, wait: float) -> Any:
-        with self._store.recorded("receive", [("", "")], seconds) as look:
-            leases = await self._inner.lease_async(count, seconds, wait)
+            leases = await self._inner.lease(count, seconds, wait)
             self._store.note(look, leases)
         return leases
 
 
 class _Nothing:
     outcomes: Any = "ok"
+
+
+def _inner(place: Any) -> Any:
+    return place.inner if isinstance(place, RecordedStore) else place

@@ -22,9 +22,12 @@ SUBJECTS = {
     "clocks": "Clocks",
     "failover": "Sentinel and Cluster",
     "sqs": "SQS, on an emulator",
+    "pairs": "Two of everything",
     "network": "The network",
     "resources": "Much of everything",
+    "many": "Much of one kind",
     "hostile": "Rubbish",
+    "interrupts": "Signals",
 }
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import redis  # noqa: F401 - imported once, in the process from which the others are forked
-import weakincentives.contrib.mailbox.aws.backend
-import weakincentives.contrib.mailbox.redis.mailbox
-import weakincentives.contrib.mailbox.sqlite.mailbox  # noqa: F401
+
 from chaos.awaited import awaited_mailbox
-from chaos.cloud import CREDENTIALS
 from chaos.history import Log, now
 from chaos.recording import recorded
+from testkit.servers.aws import ENVIRONMENT
+from testkit.small_disk import mount_small_disk
 from weakincentives import connect
 from weakincentives.adapters import CallableAdapter
 from weakincentives.runtime import (
@@ -38,7 +37,7 @@ from weakincentives.runtime.mailbox.errors import (
     MailboxFullError,
     ReceiptHandleExpiredError,
 )
-from weakincentives.runtime.worker import WorkerConfig
+from weakincentives.runtime.worker.worker import WorkerConfig
 
 __all__ = [
     "Outcome",
@@ -61,7 +60,7 @@ NOW = Backoff(base=0.01, cap=0.01)
 def opened(url: str, histories: str, name: str, hook: Any = None, queue: str = "jobs") -> Any:
     """Return a backend and a recorded mailbox on it."""
     if url.startswith("sqs:"):
-        os.environ.update(CREDENTIALS)
+        os.environ.update(ENVIRONMENT)
     backend = connect(url)
     return backend, recorded(backend.mailbox(queue), Log(Path(histories), name), hook)
 
@@ -195,7 +194,7 @@ def statements(url: str, histories: str, name: str, last: int) -> None:
         return True
 
     box.send("the first one opens the file")
-    backend._database._writer.exec_trace = strike
+    backend._database.file.writer.exec_trace = strike
     box.send_batch(["a", "b", "c"])
     box.send("later", delay_seconds=60)
     box.send("once", message_id=f"{name}-given")
@@ -316,19 +315,3 @@ def _send_until_refused(box: Any, rng: random.Random) -> tuple[set[str], list[An
         except MailboxFullError:
             refused += 1
     return sent, held
-
-
-def mount_small_disk(place: Path) -> None:
-    """Mount 40 MiB of memory, seen by this process alone."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    new_namespace, private_mounts = 0x00020000, 1 << 18 | 1 << 14
-    calls = (
-        lambda: libc.unshare(new_namespace),
-        lambda: libc.mount(b"none", b"/", None, private_mounts, None),
-        lambda: libc.mount(b"none", bytes(place), b"tmpfs", 0, b"size=40m"),
-    )
-    for call in calls:
-        if call() != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

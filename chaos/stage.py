@@ -11,9 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.aws.servers import Unavailable
-from tests.servers import Cluster, SentinelTrio, Standalone, servers_available
-
 from chaos import checkers, snapshots
 from chaos.awaited import AwaitedBackend
 from chaos.checkers import Snapshot
@@ -21,14 +18,16 @@ from chaos.cloud import emulated
 from chaos.history import Log, Op, now, read
 from chaos.processes import Child, Program
 from chaos.recording import Hook, recorded
+from testkit.servers import Cluster, SentinelTrio, Standalone, servers_available
+from testkit.servers.aws import Unavailable
 from weakincentives import connect
 from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 
-__all__ = ["SCENARIOS", "NotRun", "Result", "Scale", "Scenario", "Stage", "eventually", "scenario"]
+__all__ = ["SCENARIOS", "NotRun", "Result", "Scale", "Scenario", "Stage", "scenario"]
 
 Scale = Literal["short", "full"]
 QUEUE = "jobs"
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 60.0
 """So long after everything is well again, all work must be done."""
 
 
@@ -104,6 +103,7 @@ class Stage:
     """One run of a scenario."""
 
     def __init__(self, scenario: Scenario, seed: int, scale: Scale, resources: ExitStack) -> None:
+        self.key = scenario.key
         self.backend, _, client = scenario.backend.partition("+")
         self.awaited = client == "asyncio"
         """Whether clients are those of redis.asyncio."""
@@ -236,9 +236,12 @@ class Stage:
             return snapshots.of_redis(client, queue)
 
     def drain(
-        self, queue: str = QUEUE, *, lease: float = 5.0, within: float = DRAIN_SECONDS
+        self, queue: str = QUEUE, *, lease: float = 30.0, within: float = DRAIN_SECONDS
     ) -> list[str]:
-        """Receive and acknowledge until nothing is left; return the bodies."""
+        """Receive and acknowledge until nothing is left; return the bodies.
+
+        A queue is stuck if nothing could be acknowledged for ``within`` seconds.
+        """
         box, bodies = self.mailbox(queue), []
         limits = box.limits
         self._healed = now()
@@ -253,6 +256,7 @@ class Stage:
                 try:
                     message.acknowledge()
                     bodies.append(message.body)
+                    deadline = time.monotonic() + within
                 except ReceiptHandleExpiredError:
                     pass
             if not got and box.approximate_count() == 0:
@@ -323,12 +327,3 @@ def redis_binary() -> Path:
     if not available:
         raise NotRun("there is neither redis-server nor valkey-server")
     return next(iter(available.values()))
-
-
-def eventually(condition: Callable[[], Any], within: float, what: str) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within:g} s: {what}")
-        time.sleep(0.005)

@@ -1,13 +1,7 @@
 """A poison job goes to the dead letters after three attempts, and is replayed once repaired."""
 
 import weakincentives
-from weakincentives.runtime import (
-    Backoff,
-    DLQPolicy,
-    Worker,
-    WorkerConfig,
-    replay_dead_letters,
-)
+from weakincentives.runtime import Backoff, DLQPolicy, Worker, WorkerConfig, replay_dead_letters
 
 broken = True
 

@@ -1,6 +1,7 @@
 """Evaluate an agent on a data set: two workers on one SQLite file, a report, and a comparison."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import weakincentives
@@ -36,7 +37,9 @@ def knowing(prompt: Prompt) -> str:
     return CAPITALS[country]
 
 
-def evaluate(backend: weakincentives.Backend, name: str, agent: object) -> EvalReport:
+def evaluate(
+    backend: weakincentives.Backend, name: str, agent: Callable[[Prompt], str]
+) -> EvalReport:
     requests, results = backend.mailbox(f"{name}-requests"), backend.mailbox(f"{name}-results")
     main_loop = MainLoop[str, str](
         adapter=CallableAdapter(agent), requests=InMemoryMailbox("unused")
@@ -45,12 +48,13 @@ def evaluate(backend: weakincentives.Backend, name: str, agent: object) -> EvalR
     workers = [threading.Thread(target=loop.run) for _ in range(2)]
     for worker in workers:
         worker.start()
-    run = submit_dataset(DATASET, requests, reply_to=results, run_id=name)
-    report = collect_results(results, dataset=DATASET, run_id=run, timeout_seconds=30)
-    loop.shutdown()
-    for worker in workers:
-        worker.join()
-    return report
+    try:
+        run = submit_dataset(DATASET, requests, reply_to=results)  # each run has an id of its own
+        return collect_results(results, dataset=DATASET, run_id=run, timeout_seconds=30)
+    finally:
+        loop.shutdown()
+        for worker in workers:
+            worker.join()
 
 
 def main() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 from chaos.interleavings import BEYOND, Stand, explore
 from chaos.stage import Result, Stage, scenario
-from weakincentives.contrib.mailbox.redis.link import link_of
+from weakincentives.contrib.mailbox.redis.client import script_client
 from weakincentives.contrib.mailbox.redis.queue import Queue
 from weakincentives.contrib.mailbox.redis.store import RedisStore
 from weakincentives.contrib.mailbox.sqlite import SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.testing import FakeClock
-from weakincentives.runtime.mailbox.memory_store import InMemoryStore
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
 
 MILLISECONDS = 1000
 
@@ -74,6 +74,6 @@ def redis_stand(client: Any, name: str, store_class: Any = RedisStore) -> Stand:
     keys = [f"{{queue:{name}}}:{part}" for part in ("invisible", "delayed")]
     move = client.register_script(MOVE_DEADLINES)
     return Stand(
-        store_class(link_of(client), queue),
+        store_class(script_client(client), queue),
         lambda: move(keys=keys, args=[int(BEYOND * MILLISECONDS)]),
     )

@@ -4,14 +4,14 @@ import threading
 import time
 from typing import Any
 
-from tests.servers import Standalone
-
 from chaos import roles
 from chaos.crews import kept
 from chaos.faketime import MovedClock, faketime_library
 from chaos.history import now
 from chaos.load import Load
-from chaos.stage import NotRun, Stage, eventually, scenario
+from chaos.stage import NotRun, Stage, scenario
+from testkit.servers import Standalone
+from testkit.waiting import eventually
 from weakincentives.clock import SystemClock
 from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 
@@ -105,14 +105,14 @@ def process_clock_jumps(stage: Stage):
     stage.child(roles.serve, lease).kill()  # the first one takes its time to start
     box.send({})
     stage.program(roles.telling_the_time, lease, environment=clock.environment)
-    eventually(lambda: box.approximate_count() == 0, 30, "the first job")
+    eventually(lambda: box.approximate_count() == 0, 120, "the first job")
     for trial in range(stage.trials):
         hours = stage.rng.randint(1, 12) * (-1) ** trial
         box.send({"work": 2.5 * lease})
-        eventually(lambda: box.stats().in_flight == 1, 20, "a job")
+        eventually(lambda: box.stats().in_flight == 1, 120, "a job")
         clock.set(hours * HOUR)
         other = stage.child(roles.serve, lease)  # takes what the first one loses
-        eventually(lambda: box.approximate_count() == 0, 20, "its end")
+        eventually(lambda: box.approximate_count() == 0, 120, "its end")
         other.kill()
         off = _off_by(stage)[-1]
         if abs(off - hours * HOUR) > 60:

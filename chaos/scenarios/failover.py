@@ -5,7 +5,8 @@ import time
 from chaos.checkers import percentiles
 from chaos.history import now
 from chaos.load import Load
-from chaos.stage import QUEUE, Stage, eventually, scenario
+from chaos.stage import QUEUE, Stage, scenario
+from testkit.waiting import eventually
 
 KEY = f"{{queue:{QUEUE}}}:data"
 
@@ -113,7 +114,7 @@ def _slot(cluster) -> int:
 
 def _await_load(load: Load) -> None:
     before = len(load.successes)
-    eventually(lambda: len(load.successes) > before + 30, 60, "load")
+    eventually(lambda: len(load.successes) > before + 30, 120, "load")
 
 
 def _judged(stage: Stage, load: Load, times: list[float], since: str = "the fault"):

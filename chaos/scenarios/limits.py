@@ -10,8 +10,9 @@ from weakincentives.contrib.mailbox.sqlite import SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox.errors import MailboxFullError
-from weakincentives.runtime.mailbox.memory_store import InMemoryStore
-from weakincentives.runtime.mailbox.store import Outgoing
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
+from weakincentives.runtime.mailbox.seam.store import Outgoing
+from weakincentives.runtime.mailbox.testing import driven
 
 Make = Callable[..., tuple[Any, FakeClock]]
 """Makes an empty store with these options, and the clock that it goes by."""
@@ -49,23 +50,23 @@ def broken_promises(make: Make) -> list[str]:
 
 def room(make: Make) -> Iterator[str]:
     store, _ = make(max_size=3)
-    store.put([Outgoing("a", b"1"), Outgoing("b", b"2")])
-    store.lease(1, MINUTE)
+    driven(store.put([Outgoing("a", b"1"), Outgoing("b", b"2")]))
+    driven(store.lease(1, MINUTE))
     if _accepted(store, "c", "d"):
         yield "four messages fit where three are allowed"
-    if sum(store.stats()[:3]) != 2:
+    if sum(driven(store.stats())[:3]) != 2:
         yield "half of a batch that does not fit was sent"
-    store.put([Outgoing("c", b"3")])
+    driven(store.put([Outgoing("c", b"3")]))
     if _accepted(store, "d"):
         yield "a fourth message fits where three are allowed"
 
 
 def retention(make: Make) -> Iterator[str]:
     store, clock = make(retention=MINUTE)
-    store.put([Outgoing("old", b"1")])
+    driven(store.put([Outgoing("old", b"1")]))
     clock.advance(2 * MINUTE)
-    store.put([Outgoing("new", b"2")])
-    if [one.id for one in store.lease(5, MINUTE).messages] != ["new"]:
+    driven(store.put([Outgoing("new", b"2")]))
+    if [one.id for one in driven(store.lease(5, MINUTE)).messages] != ["new"]:
         yield "what is older than the retention is delivered"
 
 
@@ -73,49 +74,49 @@ def remembered_ids(make: Make) -> Iterator[str]:
     store, clock = make()
     for wait, expected in ((0, 1), (MINUTE, 0), (6 * MINUTE, 1)):
         clock.advance(wait)
-        store.put([Outgoing("mine", b"1", given=True)])
-        got = store.lease(5, MINUTE).messages
-        store.acknowledge([one.handle for one in got])
+        driven(store.put([Outgoing("mine", b"1", given=True)]))
+        got = driven(store.lease(5, MINUTE)).messages
+        driven(store.acknowledge([one.handle for one in got]))
         if len(got) != expected:
             yield f"an id sent again after {wait:g} s makes {len(got)} messages, not {expected}"
 
 
 def delays(make: Make) -> Iterator[str]:
     store, clock = make()
-    store.put([Outgoing("later", b"1", delay=MINUTE)])
-    if store.lease(1, MINUTE).messages:
+    driven(store.put([Outgoing("later", b"1", delay=MINUTE)]))
+    if driven(store.lease(1, MINUTE)).messages:
         yield "a delayed message is visible at once"
     clock.advance(MINUTE + 1)
-    if not store.lease(1, MINUTE).messages:
+    if not driven(store.lease(1, MINUTE)).messages:
         yield "a delayed message is not visible after its delay"
 
 
 def purged_for_good(make: Make) -> Iterator[str]:
     store, clock = make()
-    store.put([Outgoing("later", b"1", delay=MINUTE), Outgoing("now", b"2")])
-    store.lease(1, MINUTE)
-    store.purge()
+    driven(store.put([Outgoing("later", b"1", delay=MINUTE), Outgoing("now", b"2")]))
+    driven(store.lease(1, MINUTE))
+    driven(store.purge())
     clock.advance(2 * MINUTE)
-    if store.lease(5, MINUTE).messages:
+    if driven(store.lease(5, MINUTE)).messages:
         yield "a message comes back after a purge"
 
 
 def first_receive(make: Make) -> Iterator[str]:
     store, clock = make()
-    store.put([Outgoing("m", b"1")])
-    (first,) = store.lease(1, MINUTE).messages
+    driven(store.put([Outgoing("m", b"1")]))
+    (first,) = driven(store.lease(1, MINUTE)).messages
     clock.advance(2 * MINUTE)
-    (second,) = store.lease(1, MINUTE).messages
+    (second,) = driven(store.lease(1, MINUTE)).messages
     if abs(second.first_received_at - first.first_received_at) > 1:
         yield "the time of the first receive changes"
 
 
 def order_after_a_nack(make: Make) -> Iterator[str]:
     store, _ = make()
-    store.put([Outgoing("a", b"1"), Outgoing("b", b"2"), Outgoing("c", b"3")])
-    (first,) = store.lease(1, MINUTE).messages
-    store.release([first.handle], 0.0)
-    if [one.id for one in store.lease(3, MINUTE).messages] != ["b", "c", "a"]:
+    driven(store.put([Outgoing("a", b"1"), Outgoing("b", b"2"), Outgoing("c", b"3")]))
+    (first,) = driven(store.lease(1, MINUTE)).messages
+    driven(store.release([first.handle], 0.0))
+    if [one.id for one in driven(store.lease(3, MINUTE)).messages] != ["b", "c", "a"]:
         yield "a nacked message does not go to the back"
 
 
@@ -128,15 +129,15 @@ def waking(make: Make) -> Iterator[str]:
         asleep.set()
         deadline = time.monotonic() + 5
         while not got and time.monotonic() < deadline:
-            got.extend(listener.lease(1, MINUTE, 5.0).messages)
+            got.extend(driven(listener.lease(1, MINUTE, 5.0)).messages)
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     asleep.wait(5)
     time.sleep(0.05)  # it is asleep for certain, or the send is found without waking
     began = time.monotonic()
-    store.put([Outgoing("m", b"1")])
-    thread.join(10)
+    driven(store.put([Outgoing("m", b"1")]))
+    thread.join(120)
     listener.close()
     if not got or time.monotonic() - began > 3:
         yield "nobody was woken by a message"
@@ -156,7 +157,7 @@ PROMISES: tuple[Callable[[Make], Iterator[str]], ...] = (
 
 def _accepted(store: Any, *ids: str) -> bool:
     try:
-        store.put([Outgoing(id, b"x") for id in ids])
+        driven(store.put([Outgoing(id, b"x") for id in ids]))
     except MailboxFullError:
         return False
     return True

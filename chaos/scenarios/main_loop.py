@@ -4,7 +4,8 @@ from functools import partial
 
 from chaos import roles
 from chaos.crews import LEASE, Callers, die_at, frozen_in_turn, judged, killed_in_turn
-from chaos.stage import Stage, eventually, scenario
+from chaos.stage import Stage, scenario
+from testkit.waiting import eventually
 from weakincentives.runtime import MainLoopRequest
 
 
@@ -33,7 +34,7 @@ def kill_between_result_and_ack(stage: Stage):
     callers.send_batch([{} for _ in range(stage.trials)])  # each dies on one
     die_at(stage, stage.trials, lambda when: stage.child(roles.main_loop, 0.3, when))
     survivor = stage.child(roles.main_loop, LEASE)
-    eventually(lambda: callers.stats().total == 0, 60, "an empty queue")
+    eventually(lambda: callers.stats().total == 0, 120, "an empty queue")
     survivor.kill()
     callers.check()
     return stage.verdict()

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from chaos.checkers import percentiles
 from chaos.history import Log, now
 from chaos.load import Load
-from chaos.proxy import HOST, Proxy
 from chaos.snapshots import of_redis
 from chaos.stage import Stage, scenario
+from testkit.ports import HOST
+from testkit.proxy import Proxy
 from weakincentives.runtime.mailbox.errors import MailboxError, ReceiptHandleExpiredError
 
 LEASE = 30

@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 from chaos import checkers
-from chaos.stage import QUEUE, Result, Stage, eventually, scenario
+from chaos.stage import QUEUE, Result, Stage, scenario
+from testkit.waiting import eventually
 from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
 
 BATCH = 1000
@@ -122,7 +123,7 @@ def many_consumers(stage: Stage):
     for box in boxes:
         box.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
         if thread.is_alive():
             stage.violations.append("a consumer hangs")
     return stage.verdict(ordered=True)

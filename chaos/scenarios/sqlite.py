@@ -4,10 +4,13 @@ import signal
 import time
 
 from chaos import checkers, roles, snapshots
+from chaos.forks import fork_among_threads
+from chaos.ledger import Ledger
 from chaos.stage import NotRun, Result, Stage, scenario
 
 LEASE = 0.2
 AT_ONCE = 3
+ENDS = {2: "a child did not end", 3: "a child failed", 4: "a thread did not end"}
 
 
 @scenario("sqlite", full=1000, short=12)
@@ -35,7 +38,7 @@ def kill_at_every_statement(stage: Stage):
     """kill -9 before each SQL statement of each kind of step"""
     for number in range(1, stage.trials + 1):
         child = stage.child(roles.statements, number)
-        child.join(30)
+        child.join(120)
         stage.violations += checkers.exclusive(stage.snapshot())
         if child.exitcode not in (0, -signal.SIGKILL):
             stage.violations.append(f"{child.name} ended with {child.exitcode}")
@@ -66,7 +69,26 @@ def fork_after_connect(stage: Stage):
     """fork of a process that has used a mailbox: parent and child both go on"""
     for _ in range(stage.trials):
         child = stage.child(roles.fork_and_go_on, 30)
-        if not child.join(60) or child.exitcode != 0:
+        if not child.join(120) or child.exitcode != 0:
             stage.violations.append(f"parent or child failed: exit {child.exitcode}")
     stage.drain()
     return stage.verdict()
+
+
+@scenario("sqlite", "redis", full=10, short=1)
+def forks_among_threads(stage: Stage):
+    """a process that forks again and again while its other threads open and drop backends"""
+    forks = 50 if stage.full else 15
+    ledger = Ledger(stage.directory / "ledger")
+    stage.resources.callback(ledger.close)
+    for _ in range(stage.trials):
+        child = stage.child(fork_among_threads, str(stage.directory / "ledger"), forks)
+        if not child.join(120):
+            stage.violations.append("stuck: a fork among threads did not end")
+            child.kill()
+        elif child.exitcode:
+            stage.violations.append(f"stuck: {ENDS.get(child.exitcode, child.exitcode)}")
+    sent, there = len(ledger.ids()), stage.connection.mailbox("jobs").purge()
+    if there < sent:
+        stage.violations.append(f"lost: {sent - there} of {sent} sends")
+    return Result(stage.trials, stage.violations, {"forks": stage.trials * forks, "sent": sent})

@@ -4,7 +4,8 @@ from typing import Any
 
 from chaos import roles
 from chaos.checkers import deliveries
-from chaos.stage import QUEUE, Stage, eventually, scenario
+from chaos.stage import QUEUE, Stage, scenario
+from testkit.waiting import eventually
 
 LEASE = 2.0
 
@@ -17,15 +18,15 @@ def doubled_deliveries(stage: Stage):
     replies = []
     for trial in range(stage.trials):
         replies.append(box.send_expecting_reply({"work": 0.3, "trial": trial}))
-        eventually(lambda trial=trial: len(_delivered(stage)) > trial, 20, "a delivery")
+        eventually(lambda trial=trial: len(_delivered(stage)) > trial, 120, "a delivery")
         (first, *_) = _delivered(stage)[-1]
         _show_again(stage, first.op.handle)
-        eventually(lambda: len(_delivered(stage)[-1]) > 1, 20, "another delivery")
+        eventually(lambda: len(_delivered(stage)[-1]) > 1, 120, "another delivery")
     for trial, reply in enumerate(replies):
         value = reply.wait(timeout=20)
         if value["trial"] != trial or reply.wait(timeout=1) != value:
             stage.violations.append(f"the reply to {trial} is {value}")
-    eventually(lambda: box.approximate_count() == 0, 30, "an empty queue")
+    eventually(lambda: box.approximate_count() == 0, 120, "an empty queue")
     stage.figures["deliveries"] = sum(map(len, _delivered(stage)))
     for child in crew:
         child.kill()

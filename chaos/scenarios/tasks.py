@@ -7,15 +7,17 @@ from contextlib import suppress
 from typing import Any
 
 from chaos.awaited import awaited_mailbox
-from chaos.proxy import HOST, Proxy
 from chaos.recording import recorded
-from chaos.stage import QUEUE, Stage, eventually, scenario
+from chaos.stage import QUEUE, Stage, scenario
+from testkit.ports import HOST
+from testkit.proxy import Proxy
+from testkit.waiting import eventually
 from weakincentives.runtime.mailbox.errors import MailboxError
 
 LEASE = 2.0
 AT_ONCE = 20
 STRIKES_TO_A_CUT = 50
-LET_GO = 5.0
+LET_GO = 30.0
 """Seconds within which tasks and connections that are not needed any more are gone."""
 
 

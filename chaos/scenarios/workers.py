@@ -18,7 +18,8 @@ from chaos.crews import (
 )
 from chaos.history import now
 from chaos.processes import Child
-from chaos.stage import Stage, eventually, scenario
+from chaos.stage import Stage, scenario
+from testkit.waiting import eventually
 
 
 @scenario("sqs", full=40, short=2)
@@ -44,7 +45,9 @@ def interpreter_stall(stage: Stage):
     first, second = (stage.child(roles.serve, LEASE / 2) for _ in range(2))
     for _trial in range(stage.trials):
         box.send({"stall": LEASE * 1.2})
-    eventually(lambda: _delivered_again(stage) >= stage.trials, 30 + 5 * stage.trials, "redelivery")
+    eventually(
+        lambda: _delivered_again(stage) >= stage.trials, 120 + 5 * stage.trials, "redelivery"
+    )
     first.kill()
     second.kill()
     stage.drain(lease=5)
@@ -58,9 +61,9 @@ def batch_waiting_its_turn(stage: Stage):
     for _ in range(stage.trials):
         box.send_batch([{"work": 0.4} for _ in range(4)])
         child = stage.child(roles.serve, 0.5, 4)
-        eventually(lambda child=child: b'"got": [[' in written(stage, child), 20, "a batch")
+        eventually(lambda child=child: b'"got": [[' in written(stage, child), 120, "a batch")
         idle = stage.child(roles.serve, 0.5)
-        eventually(lambda: box.approximate_count() == 0, 30, "an empty queue")
+        eventually(lambda: box.approximate_count() == 0, 120, "an empty queue")
         child.kill()
         idle.kill()
     return kept(stage)
@@ -73,7 +76,7 @@ def sigterm_in_a_long_poll(stage: Stage):
     ends = []
     for _ in range(stage.trials):
         child = stage.child(roles.group, 30.0)
-        eventually(lambda child=child: _looked(stage, child), 20, "a long poll")
+        eventually(lambda child=child: _looked(stage, child), 120, "a long poll")
         ends.append(_terminated(stage, child))
     stage.figures |= {f"end {k}, s": round(v, 3) for k, v in percentiles(ends).items()}
     return stage.verdict()
@@ -86,7 +89,7 @@ def sigterm_in_a_job(stage: Stage):
     for _ in range(stage.trials):
         box.send({"work": 0.3})
         child = stage.child(roles.group, 30.0)
-        eventually(lambda child=child: b'"op": "job"' in written(stage, child), 20, "a job")
+        eventually(lambda child=child: b'"op": "job"' in written(stage, child), 120, "a job")
         ends.append(_terminated(stage, child))
     stage.figures |= {f"end {k}, s": round(v, 3) for k, v in percentiles(ends).items()}
     left = stage.snapshot().ids
@@ -104,7 +107,7 @@ def kill_between_reply_and_ack(stage: Stage):
     callers.send_batch([{} for _ in range(stage.trials)])  # each dies on one
     die_at(stage, stage.trials, lambda when: stage.child(roles.dying, when, "ack", 0.3, False))
     survivor = stage.child(roles.serve, LEASE)
-    eventually(lambda: box.approximate_count() == 0, 60, "an empty queue")
+    eventually(lambda: box.approximate_count() == 0, 120, "an empty queue")
     survivor.kill()
     callers.check()
     return stage.verdict()
@@ -118,7 +121,7 @@ def kill_between_dead_letter_and_ack(stage: Stage):
     ids = [box.send({"fail": "always"}) for _ in range(stage.trials)]
     die_at(stage, stage.trials, lambda when: stage.child(roles.dying, when, "ack", 0.3, True))
     stage.child(roles.dying, "never", "ack", LEASE, True)  # one that lives finishes what is left
-    eventually(lambda: box.approximate_count() == 0, 30, "the last dead letter")
+    eventually(lambda: box.approximate_count() == 0, 120, "the last dead letter")
     dead = [letter["message_id"] for letter in emptied(stage.connection.mailbox("dead"))]
     stage.violations += [f"lost: {id} has no dead letter" for id in set(ids) - set(dead)]
     # A Standard queue knows no id again: there, each kill may leave one more.
@@ -142,7 +145,7 @@ def _looked(stage: Stage, child: Child) -> bool:
 def _terminated(stage: Stage, child: Child) -> float:
     began = now()
     child.terminate()
-    if not child.join(10):
+    if not child.join(120):
         stage.violations.append(f"{child.name} did not end within 10 s of SIGTERM")
     elif child.exitcode != 0:
         stage.violations.append(f"{child.name} ended with {child.exitcode} after SIGTERM")

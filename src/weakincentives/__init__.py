@@ -1,6 +1,6 @@
 """Durable, typed mailboxes with SQS semantics for Python, and the loops that serve them."""
 
-from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.runtime.mailbox.seam.backend import Backend
 
 __all__ = ["Backend", "__version__", "connect"]
 

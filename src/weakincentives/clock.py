@@ -1,4 +1,4 @@
-"""Where time comes from: injected, so that tests move it by hand."""
+"""The clock that is passed to everything that reads the time, so that tests can set it."""
 
 import time
 from functools import partial
@@ -8,21 +8,21 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Two readings of time, both in seconds."""
+    """Reads the time in seconds: monotonic, and since the epoch."""
 
     def monotonic(self) -> float:
-        """Return a reading that never jumps; only differences mean anything."""
+        """Return a time that never jumps; only the difference of two readings means anything."""
         ...
 
     def time(self) -> float:
-        """Return the wall clock, in seconds since the epoch."""
+        """Return the wall-clock time in seconds since the epoch."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the operating system."""
 
-    # A laptop that slept has let its leases run out: only the boot clock counts sleep.
+    # Leases run out while a laptop sleeps, and only the boot clock counts that time.
     monotonic = staticmethod(
         partial(time.clock_gettime, time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")

@@ -1,4 +1,4 @@
-"""Frozen, slotted dataclasses that survive being written as ``Result[X](...)``."""
+"""Frozen, slotted dataclasses that can be created as ``Result[X](...)``."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,12 +12,12 @@ C = TypeVar("C")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def FrozenDataclass() -> Callable[[type[C]], type[C]]:  # noqa: N802 - named so by the specification
+def FrozenDataclass() -> Callable[[type[C]], type[C]]:  # noqa: N802 - a public name
     """Decorate a class as a frozen, slotted dataclass.
 
     ``dataclass(frozen=True, slots=True)`` alone breaks on ``Result[X](...)`` in CPython 3.11 and
-    3.12: typing sets ``__orig_class__`` on the new object, and the generated ``__setattr__`` asks
-    ``super()`` of the class as it was before the slots were added.
+    3.12: typing sets ``__orig_class__`` on the new object, and the generated ``__setattr__`` then
+    calls ``super()`` with the class as it was before the slots were added.
     """
 
     def decorate(cls: type[C]) -> type[C]:

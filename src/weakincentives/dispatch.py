@@ -1,13 +1,15 @@
-"""In-process events: whoever wants to know subscribes, whoever acts does not care."""
+"""Delivers events to their subscribers inside one process."""
 
-import logging
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-__all__ = ["Dispatcher", "InProcessDispatcher"]
+from .logs import get_logger
 
-logger = logging.getLogger(__name__)
+__all__ = ["Dispatcher", "InProcessDispatcher", "publish"]
+
+logger = get_logger(__name__)
 
 E = TypeVar("E")
 Handler = Callable[[Any], None]
@@ -15,37 +17,37 @@ Handler = Callable[[Any], None]
 
 @runtime_checkable
 class Dispatcher(Protocol):
-    """Delivers an event to everybody who subscribed to its type."""
+    """Delivers each event to the handlers that are subscribed to its type."""
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> None:
-        """Call ``handler`` with every later event of ``event_type`` or a subclass of it."""
+        """Call ``handler`` with every future event of ``event_type`` or a subclass of it."""
         ...
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], None]) -> bool:
-        """Undo one ``subscribe``; False if there was none."""
+        """Undo one ``subscribe``; return False if there was none."""
         ...
 
     def dispatch(self, event: object) -> None:
-        """Call every handler of this event, in the caller's thread."""
+        """Call every handler of this event in the caller's thread."""
         ...
 
 
 class InProcessDispatcher:
-    """A thread-safe `Dispatcher`; a handler that raises is logged and harms nobody."""
+    """A thread-safe `Dispatcher`; if a handler raises, that is logged and the others still run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Replaced, never changed in place, so that dispatch reads it without the lock.
+        # Replaced as a whole, never changed in place, so that dispatch can read it without a lock.
         self._handlers: dict[type, tuple[Handler, ...]] = {}
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> None:
-        """Call ``handler`` with every later event of ``event_type`` or a subclass of it."""
+        """Call ``handler`` with every future event of ``event_type`` or a subclass of it."""
         with self._lock:
             handlers = self._handlers.get(event_type, ())
             self._handlers = {**self._handlers, event_type: (*handlers, handler)}
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], None]) -> bool:
-        """Undo one ``subscribe``; False if there was none."""
+        """Undo one ``subscribe``; return False if there was none."""
         with self._lock:
             handlers = list(self._handlers.get(event_type, ()))
             if handler not in handlers:
@@ -55,7 +57,7 @@ class InProcessDispatcher:
             return True
 
     def dispatch(self, event: object) -> None:
-        """Call every handler of this event, in the caller's thread."""
+        """Call every handler of this event in the caller's thread."""
         subscribed = self._handlers
         for event_type in type(event).__mro__:
             for handler in subscribed.get(event_type, ()):
@@ -63,3 +65,17 @@ class InProcessDispatcher:
                     handler(event)
                 except Exception:
                     logger.exception("a subscriber of %s failed", event_type.__name__)
+
+
+def publish(dispatcher: Dispatcher, event: object) -> None:
+    """Dispatch an event; if the dispatcher raises, log that once and go on."""
+    try:
+        dispatcher.dispatch(event)
+    except Exception:  # noqa: BLE001 - the caller's work is done, with or without subscribers
+        _report(type(dispatcher))
+
+
+# Cached, so that it logs once for each class: there may be thousands of events a second.
+@lru_cache(maxsize=1000)
+def _report(kind: type) -> None:
+    logger.exception("%s.dispatch() failed; its subscribers may miss events", kind.__qualname__)

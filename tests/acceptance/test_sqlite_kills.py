@@ -13,6 +13,8 @@ import pytest
 from weakincentives.contrib.mailbox import SQLiteMailbox
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 
+pytestmark = pytest.mark.slow
+
 LEASE = 0.3
 Report = Callable[[str, str], None]
 
@@ -140,5 +142,5 @@ def test_what_a_killed_consumer_held_comes_back_in_time(tmp_path: Path, lease: f
     kill(pid, pipe)
     (message,) = box.receive(wait_time_seconds=30)
     assert message.delivery_count == 2
-    assert time.monotonic() - began < 3 * (lease + 1)
+    assert time.monotonic() - began < 10 * (lease + 1)
     assert message.acknowledge()

@@ -6,11 +6,10 @@ purge, counts) this does what the same keys suggest.
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from weakincentives.ids import new_id
-from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
+from weakincentives.runtime.mailbox.seam.store import Leased, Leases, Outgoing, QueueStats, Seen
 
 SEND = """
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
@@ -35,8 +34,6 @@ return done
 class SeedStore:
     """One queue, by the scripts of the specification."""
 
-    together = staticmethod(nullcontext)
-
     def __init__(self, client: Any, name: str) -> None:
         self.client = client
         self.name = name
@@ -50,14 +47,14 @@ class SeedStore:
             "ack": client.register_script(ACKNOWLEDGE),
         }
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    async def put(self, messages: Sequence[Outgoing]) -> None:
         for message in messages:
             self._run("send", message.id, message.payload)
 
-    def lease(
+    async def lease(
         self, count: int, seconds: float, *, acknowledge: Sequence[str] = (), ids: Any = None
     ) -> Leases:
-        done = self.acknowledge(acknowledge)
+        done = await self.acknowledge(acknowledge)
         self.reap()
         leased = []
         for _ in range(count):
@@ -70,10 +67,10 @@ class SeedStore:
             leased.append(Leased(id.decode(), handle, payload, deliveries, 0, 0.0, 0.0))
         return Leases(leased, done)
 
-    def acknowledge(self, handles: Sequence[str]) -> list[bool]:
+    async def acknowledge(self, handles: Sequence[str]) -> list[bool]:
         return [bool(self._run("ack", handle.partition("/")[0])) for handle in handles]
 
-    def release(self, handles: Sequence[str], delay: float) -> list[bool]:
+    async def release(self, handles: Sequence[str], delay: float) -> list[bool]:
         done = []
         for handle in handles:
             id = handle.partition("/")[0]
@@ -86,7 +83,7 @@ class SeedStore:
             done.append(held)
         return done
 
-    def extend(self, handles: Sequence[str], seconds: float) -> list[bool]:
+    async def extend(self, handles: Sequence[str], seconds: float) -> list[bool]:
         return [
             bool(
                 self.client.zadd(
@@ -96,17 +93,17 @@ class SeedStore:
             for handle in handles
         ]
 
-    def purge(self) -> int:
+    async def purge(self) -> int:
         count = self.client.hlen(self.keys[2])
         self.client.delete(*self.keys)
         return int(count)
 
-    def stats(self) -> QueueStats:
+    async def stats(self) -> QueueStats:
         leased = self.client.zcount(self.keys[1], f"({self.now()}", "+inf")
         due = self.client.zcount(self.keys[1], "-inf", self.now())
         return QueueStats(self.client.llen(self.keys[0]) + due, leased, 0, None)
 
-    def peek(self, limit: int, offset: int = 0) -> list[Seen]:
+    async def peek(self, limit: int, offset: int = 0) -> list[Seen]:
         ids = [*self.client.lrange(self.keys[0], 0, -1)]
         ids += self.client.zrangebyscore(self.keys[1], "-inf", self.now())
         return [Seen(id.decode(), b"", 0, 0, 0.0) for id in ids]

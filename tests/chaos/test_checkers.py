@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-from chaos.checkers import Snapshot
-from chaos.history import Log, Op, read
 
 from chaos import checkers
+from chaos.checkers import Snapshot
+from chaos.history import Log, Op, read
 from weakincentives.runtime.mailbox.errors import MailboxConnectionError, MailboxFullError
 
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from chaos.faketime import FAKETIME, MovedClock, faketime_library
 
-from tests.servers import Standalone, servers_available
+from chaos.faketime import FAKETIME, MovedClock, faketime_library
+from testkit.servers import Standalone, servers_available
 from tests.services import missing
 
 HOUR = 3600

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from chaos.report import BEGIN, END, PAGE, RESULTS, generated
 
 ROW = {

@@ -26,6 +26,7 @@ GOOD = Facts(
 )
 
 
+@pytest.mark.slow
 def test_the_demo_holds_what_it_claims(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--jobs", "120", "--json"]) == 0
     claims = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

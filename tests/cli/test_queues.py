@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.services import redis_url
 from weakincentives.cli.app import run
-from weakincentives.cli.output import printable
+
+__all__ = ["redis_url"]
 
 
 class Wink:
@@ -33,6 +35,11 @@ class Wink:
 
     def json(self, *arguments: str) -> list[Any]:
         return [json.loads(line) for line in self.ok(*arguments, "--json").splitlines()]
+
+
+def _typed(text: str = "") -> io.TextIOWrapper:
+    """Return a standard input that has been given this."""
+    return io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
 
 
 @pytest.fixture
@@ -63,7 +70,6 @@ def test_without_ack_a_message_comes_back(wink: Wink) -> None:
 
 
 def test_queues_and_stats_show_every_queue(wink: Wink) -> None:
-    assert "no queues" in wink.ok("queues")
     wink.ok("send", "b", "1")
     wink.ok("send", "a", "1", "--delay", "60")
     assert [row["queue"] for row in wink.json("queues")] == ["a", "b"]
@@ -75,7 +81,7 @@ def test_queues_and_stats_show_every_queue(wink: Wink) -> None:
 
 def test_stdin_is_one_document_or_one_a_line(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_stdin(text: str) -> None:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        monkeypatch.setattr(sys, "stdin", _typed(text))
 
     with_stdin('{\n  "a": 1\n}\n')
     assert len(wink.json("send", "q", "-")) == 1
@@ -90,7 +96,7 @@ def test_stdin_is_one_document_or_one_a_line(wink: Wink, monkeypatch: pytest.Mon
 
 
 def test_a_line_ends_where_json_says_so(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO('"one\u2028line"\r\n"another\x85line"\n'))
+    monkeypatch.setattr(sys, "stdin", _typed('"one\u2028line"\r\n"another\x85line"\n'))
     wink.ok("send", "orders", "-")
     received = wink.json("receive", "orders", "--max", "9")
     assert [message["body"] for message in received] == ["one\u2028line", "another\x85line"]
@@ -100,14 +106,15 @@ def test_a_line_ends_where_json_says_so(wink: Wink, monkeypatch: pytest.MonkeyPa
 def test_what_python_reads_and_json_has_not_is_bad_input(
     wink: Wink, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
+    wink.ok("send", "orders", "0")
     code, out, err = wink("send", "orders", bad)
     assert (code, out) == (2, "")
     assert err.startswith("wink: the body cannot be sent: ")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"1\n2\n{bad}\n"))
+    monkeypatch.setattr(sys, "stdin", _typed(f"1\n2\n{bad}\n"))
     code, out, err = wink("send", "orders", "-")
     assert (code, out) == (2, "")
     assert err.startswith("wink: line 3 of stdin cannot be sent: ")
-    assert wink.json("stats", "orders")[0]["pending"] == 0
+    assert wink.json("stats", "orders")[0]["pending"] == 1
 
 
 def test_what_was_sent_before_a_failure_is_said(
@@ -116,7 +123,7 @@ def test_what_was_sent_before_a_failure_is_said(
     large = json.dumps("x" * 2_000_000)
     code, out, err = wink("send", "orders", large)
     assert (code, out) == (2, "")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"1\n{large}\n3\n"))
+    monkeypatch.setattr(sys, "stdin", _typed(f"1\n{large}\n3\n"))
     code, out, err = wink("send", "orders", "-", "--json")
     assert code == 1
     assert err.startswith("wink: message 2 of stdin: nothing was sent: ")
@@ -132,7 +139,7 @@ def test_an_id_makes_a_send_idempotent(wink: Wink) -> None:
 
 def test_purge_asks_first(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
     wink.ok("send", "q", "1")
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "stdin", _typed())
     code, _, err = wink("purge", "q")
     assert code == 2
     assert "--yes" in err
@@ -144,21 +151,28 @@ def test_purge_asks_first(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "told"),
     [
         (("send", "q", "not json"), "not JSON"),
-        (("send", "q", "1", "--delay", "-1"), "delay_seconds must be"),
+        (
+            ("send", "q", "1", "--delay", "-1"),
+            "wink: --delay must be a number of seconds from 0 to 315360000 (ten years), not -1.0",
+        ),
+        (("send", "q", "1", "--id", "message_id!"), "wink: --id must be 1 to 128 characters"),
         (("send", "bad name", "1"), "name must be"),
         (("send", "q", "1", "--attribute", "novalue"), "KEY=VALUE"),
-        (("receive", "q", "--max", "0"), "max_messages must be"),
-        (("peek", "q", "--limit", "0"), "limit must be"),
+        (("receive", "q", "--max", "0"), "wink: --max must be a whole number from 1 to 1000"),
+        (("receive", "q", "--visibility", "-1"), "wink: --visibility must be"),
+        (("receive", "q", "--wait", "-1"), "wink: --wait must be"),
+        (("peek", "q", "--limit", "0"), "wink: --limit must be"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(
     wink: Wink, arguments: tuple[str, ...], told: str
 ) -> None:
+    wink.ok("send", "other", "1")
     code, out, err = wink(*arguments)
     assert (code, out) == (2, "")
     assert told in err
     assert err.count("\n") == 1
-    assert wink.json("queues") == []
+    assert [row["queue"] for row in wink.json("queues")] == ["other"]
 
 
 def test_control_characters_never_reach_the_terminal(wink: Wink) -> None:
@@ -166,13 +180,6 @@ def test_control_characters_never_reach_the_terminal(wink: Wink) -> None:
     wink.ok("send", "q", json.dumps({"evil": evil}), "--attribute", f"k={evil}")
     for shown in (wink.ok("peek", "q"), wink.ok("peek", "q", "--json"), wink.ok("receive", "q")):
         assert not set(shown) & set("\x1b\x07\x9b\u202e"), repr(shown)
-
-
-@pytest.mark.parametrize("text", ["tea", "Grüße, 世界", "a\tb\nc", "\x00\x7f\ud800", "\u2028"])
-def test_printable_keeps_letters_and_escapes_the_rest(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    assert (shown == text) == text.isprintable()
 
 
 def test_an_unreadable_url_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,3 +213,64 @@ def test_watch_prints_again_until_it_is_ended(tmp_path: Path) -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("stats", "nosuch"), ("peek", "nosuch"), ("receive", "nosuch"), ("purge", "nosuch", "--yes")],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["people", "json"])
+def test_a_queue_that_does_not_exist_is_said_to_be_none(
+    wink: Wink, arguments: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    wink.ok("send", "orders", "1")
+    code, _, err = wink(*arguments, *options)
+    assert (code, err) == (0, "wink: there is no queue 'nosuch' here\n")
+    wink.ok("receive", "orders", "--ack")
+    wink.ok(arguments[0], "orders", *arguments[2:], *options)
+
+
+def test_an_empty_queue_on_redis_may_be_none(
+    redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["stats", "nosuch", "--url", redis_url]) == 0
+    said = capsys.readouterr().err
+    assert said == "wink: no messages in 'nosuch' (there may be no such queue)\n"
+    assert run(["send", "orders-here", "1", "--url", redis_url]) == 0
+    capsys.readouterr()
+    assert run(["purge", "orders-here", "--yes", "--url", redis_url]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_message_sent_to_memory_is_said_to_be_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["send", "q", "1", "--url", "memory://"]) == 0
+    said = capsys.readouterr().err
+    assert said == "wink: memory:// ends with this process, and the message with it\n"
+
+
+def test_a_missing_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queues", "--url", f"sqlite:///{tmp_path}/none/test.db"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"wink: there is no directory {tmp_path}/none\n"
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_stdin_is_said_to_be_empty(
+    wink: Wink, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", _typed(text))
+    assert wink("send", "q", "-") == (2, "", "wink: stdin is empty\n")
+
+
+def test_people_see_deliveries_and_attributes_where_there_are_any(wink: Wink) -> None:
+    wink.ok("send", "plain", "1")
+    assert "deliver" not in wink.ok("peek", "plain")
+    assert "deliver" not in wink.ok("receive", "plain")
+    wink.ok("send", "q", "1", "--attribute", "trace=7", "--attribute", "who=a\nb")
+    shown = wink.ok("receive", "q", "--visibility", "0")
+    assert "deliver" not in shown
+    assert '  attributes: {"trace": "7", "who": "a\\nb"}' in shown
+    assert ", delivered once)" in wink.ok("peek", "q")
+    assert ", delivery 2)" in wink.ok("receive", "q", "--visibility", "0")
+    assert ", delivered 2 times)" in wink.ok("peek", "q")

@@ -1,28 +1,30 @@
 """Queues in memory that behave like a server's: shared by name, kept as bytes, stepped as told."""
 
+import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
-from weakincentives.clock import Clock
 from weakincentives.contrib.mailbox.testing import FakeClock
-from weakincentives.runtime.mailbox.envelope import JsonSealer, Sealer
+from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.errors import UnsupportedOperationError
-from weakincentives.runtime.mailbox.limits import (
-    Capabilities,
-    Limits,
-    check_name,
-    check_positive,
+from weakincentives.runtime.mailbox.limits import Limits
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyTable
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
+from weakincentives.runtime.mailbox.queue_names import check_name
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.options import QueueOptions
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow
+from weakincentives.runtime.mailbox.seam.store import (
+    GivingBack,
+    Leases,
+    Listener,
+    Outgoing,
+    QueueStats,
+    Seen,
 )
-from weakincentives.runtime.mailbox.memory import check_max_size
-from weakincentives.runtime.mailbox.memory_replies import InMemoryReplyTable
-from weakincentives.runtime.mailbox.memory_store import InMemoryStore
-from weakincentives.runtime.mailbox.replies import StoredReplies
-from weakincentives.runtime.mailbox.resolver import CompositeResolver
-from weakincentives.runtime.mailbox.store import Leases, Outgoing, QueueStats, Seen
-from weakincentives.runtime.mailbox.typed import MailboxOptions, StoreMailbox
-from weakincentives.serde import Codec
 
 Box = StoreMailbox[Any, Any]
 
@@ -40,7 +42,7 @@ class BlockingReplies(BytesReplies):
 
 
 class AwaitedStore:
-    """An in-memory store behind coroutines, as an asyncio client has them."""
+    """An in-memory store whose steps suspend, as those of an asyncio client do."""
 
     steps = "awaited"
 
@@ -52,79 +54,61 @@ class AwaitedStore:
         self.clock, self.look_interval = self.inner.clock, self.inner.look_interval
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
-        self.inner.put(messages)
+        await asyncio.sleep(0)
+        await self.inner.put(messages)
 
-    async def lease(self, count: int, seconds: float, **options: Any) -> Leases:
-        return self.inner.lease(count, seconds, **options)
+    async def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+    ) -> Leases:
+        await asyncio.sleep(0)
+        return await self.inner.lease(count, seconds, acknowledge=acknowledge, ids=ids)
 
     async def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
-        return self.inner.acknowledge(handles)
+        await asyncio.sleep(0)
+        return await self.inner.acknowledge(handles)
 
-    async def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
-        return self.inner.release(handles, delay)
+    async def release(
+        self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
+    ) -> Sequence[bool]:
+        await asyncio.sleep(0)
+        return await self.inner.release(handles, delay, how)
 
     async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
-        return self.inner.extend(handles, seconds)
+        await asyncio.sleep(0)
+        return await self.inner.extend(handles, seconds)
 
     async def purge(self) -> int:
-        return self.inner.purge()
+        await asyncio.sleep(0)
+        return await self.inner.purge()
 
     async def stats(self) -> QueueStats:
-        return self.inner.stats()
+        await asyncio.sleep(0)
+        return await self.inner.stats()
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
-        return self.inner.peek(limit, offset)
+        await asyncio.sleep(0)
+        return await self.inner.peek(limit, offset)
 
-    def listen(self) -> Any:
-        return self.inner.listen()
+    def listen(self, *, in_loop: bool = False) -> Listener:
+        return self.inner.listen(in_loop=in_loop)
 
-    def together(self) -> AbstractContextManager[None]:
-        return self.inner.together()
-
-    async def close(self) -> None:
+    def close(self) -> None:
         self.inner.close()
 
 
-class AwaitedReplies:
-    """An in-memory reply table behind coroutines."""
+class AwaitedReplies(BytesReplies):
+    """Replies that the event loop waits for."""
 
     steps = "awaited"
-    keeps_objects = False
 
-    def __init__(self, clock: Clock | None) -> None:
-        self.inner = BytesReplies(clock)
-
-    async def create(self, id: str, ttl: float) -> bool:
-        return self.inner.create(id, ttl)
-
-    async def resolve(self, id: str, payload: Any) -> bool:
-        return self.inner.resolve(id, payload)
-
-    async def cancel(self, id: str) -> bool:
-        return self.inner.cancel(id)
-
-    async def get(self, id: str) -> Any:
-        return self.inner.get(id)
-
-    async def consume(self, id: str) -> Any:
-        return self.inner.consume(id)
-
-    async def delete(self, id: str) -> bool:
-        return self.inner.delete(id)
-
-    forget = delete
-
-    async def scan_expired(self, limit: int) -> list[str]:
-        return self.inner.scan_expired(limit)
-
-    async def cleanup_expired(self, limit: int) -> int:
-        return self.inner.cleanup_expired(limit)
-
-    def listen(self, id: str) -> Any:
-        return self.inner.listen(id)
-
-    def look_again(self) -> None:
-        self.inner.look_again()
+    async def get(self, id: str) -> ReplyRow | None:
+        await asyncio.sleep(0)
+        return await super().get(id)
 
 
 class FrugalStore(InMemoryStore):
@@ -137,6 +121,7 @@ class FrugalStore(InMemoryStore):
         atomic_batches=False,
         fenced=False,
         nack_counts=False,
+        uncounted_releases=False,
         delays=False,
         peeks=False,
         exact_counts=False,
@@ -147,12 +132,12 @@ class FrugalStore(InMemoryStore):
             raise UnsupportedOperationError("this queue takes neither max_size nor default_ttl")
         super().__init__(name, clock=clock)
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put_now(self, messages: Sequence[Outgoing]) -> None:
         if any(message.delay for message in messages):
             raise UnsupportedOperationError("this queue delays no single message")
-        super().put(messages)
+        super().put_now(messages)
 
-    def lease(
+    def lease_now(
         self,
         count: int,
         seconds: float,
@@ -162,9 +147,14 @@ class FrugalStore(InMemoryStore):
     ) -> Leases:
         with self._lock:
             random.shuffle(self._pending)
-        return super().lease(min(count, 2), seconds, acknowledge=acknowledge, ids=ids)
+        return super().lease_now(min(count, 2), seconds, acknowledge=acknowledge, ids=ids)
 
-    def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
+    async def release(
+        self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
+    ) -> Sequence[bool]:
+        return await super().release(handles, delay, "failed")
+
+    async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         raise UnsupportedOperationError("this queue cannot be looked into")
 
 
@@ -193,28 +183,21 @@ class Shelf:
         default_ttl: float | None = None,
         dispatcher: Any = None,
     ) -> Box:
+        options = QueueOptions(
+            *(body_type, reply_type, reply_resolver, StoredReplies(self.table), dispatcher),
+            max_size=max_size,
+            default_ttl=default_ttl,
+        ).with_defaults(self, StoredReplies(self.table))
         if check_name(name) not in self._stores:
             self._stores[name] = self._store_class(
                 name,
-                max_size=check_max_size(max_size),
-                retention=None
-                if default_ttl is None
-                else check_positive("default_ttl", default_ttl),
+                max_size=options.max_size,
+                retention=options.default_ttl,
                 clock=self.clock,
             )
         store = self._stores[name]
-
-        def sealer_for(declared: Any) -> Sealer:
-            return JsonSealer(Codec(declared), store.limits.max_bytes)
-
-        options = MailboxOptions(
-            body_type,
-            reply_type,
-            reply_resolver if reply_resolver is not None else CompositeResolver({}, self),
-            StoredReplies(self.table),
-            dispatcher,
-        )
-        return StoreMailbox(store, sealer_for, options)
+        options = replace(options, max_bytes=store.limits.max_bytes)
+        return StoreMailbox(store, options.json_sealer, options)
 
     def create(self, identifier: str) -> Box:
         return self.mailbox(identifier)

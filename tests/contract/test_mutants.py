@@ -8,71 +8,76 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.contract import mutated
-from tests.contract.mutants import MUTANTS
+from tests.contract.mutants import CAUGHT_BY, MUTANTS
 from weakincentives.contrib.mailbox.contract import MailboxMachine
 from weakincentives.contrib.mailbox.contract.driver import Driver
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
+
 MODELLED = sorted(
     set(MUTANTS)
     - {
-        # What the model says nothing about: capacity, retention, times of day, waking, and minutes.
+        # What the model says nothing about: capacity, retention, times of day, waking, minutes,
+        # and the place of what was undone.
         "FirstReceiveForgotten",
         "HalfABatch",
         "IdsNeverForgotten",
         "OneTooMany",
         "OnlyPendingCounts",
         "RetentionIgnored",
+        "SequelsForgotten",
         "SilentSend",
+        "UndoneGoesToTheBack",
     }
 )
+# Seeds by which the programs that show these come early: any finds them, most of them late.
+SEEDS = {"ExpiryNotChecked": 4, "NackGoesToTheFront": 4, "UndoneForgetsTheNacks": 4}
 
 
-def run_contract(mutant: str, tests: str) -> subprocess.CompletedProcess[str]:
-    """Run the same tests as everybody, on the store of this name, in a process of its own."""
-    return subprocess.run(
+def test_each_broken_store_is_caught() -> None:
+    assert sorted(CAUGHT_BY) == sorted(MUTANTS)
+    pairs = [*CAUGHT_BY.items(), *(("Unbroken", test) for test in sorted(set(CAUGHT_BY.values())))]
+    # In a process of its own: a test that fails on purpose must not fail this run.
+    run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-cov"),
-            *("--tb=line", "-rf", "-k", tests, "tests/contract/mutated.py"),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-cov"),
+            *("--tb=line", "-rfp"),
+            *(f"tests/contract/mutated.py::Test{store}::{test}" for store, test in pairs),
         ],
         cwd=ROOT,
-        env={**os.environ, "MUTANT": mutant, "PYTEST_ADDOPTS": ""},
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
-
-
-def test_the_unbroken_store_passes() -> None:
-    run = run_contract("none", "test")
-    assert run.returncode == 0, run.stdout
-    assert re.search(r"\d\d\d passed", run.stdout)
-
-
-@pytest.mark.parametrize("mutant", sorted(MUTANTS))
-def test_a_broken_store_is_caught(mutant: str) -> None:
-    # Without the state machine, which is asked below: neither shall hide behind the other.
-    run = run_contract(mutant, "not random_programs")
-    assert run.returncode == 1, run.stdout
-    assert "FAILED tests/contract/mutated.py::TestMutated::test_" in run.stdout
+    outcomes = re.findall(r"^(FAILED|PASSED) .*::Test(\w+)::(test_\w+)", run.stdout, re.MULTILINE)
+    failed = {(store, test) for outcome, store, test in outcomes if outcome == "FAILED"}
+    passed = {(store, test) for outcome, store, test in outcomes if outcome == "PASSED"}
+    assert passed == {pair for pair in pairs if pair[0] == "Unbroken"}, run.stdout
+    assert failed == set(CAUGHT_BY.items()), run.stdout
 
 
 @pytest.mark.parametrize("mutant", MODELLED)
 def test_the_model_alone_catches_a_broken_store(mutant: str) -> None:
-    contract = mutated.TestMutated()
-    contract.mutant = mutant
+    contract = mutated.TestUnbroken()
+    contract.store = MUTANTS[mutant]
     contract.driver = Driver("sync")
+    machine = partial(MailboxMachine, contract)
+    if mutant in SEEDS:
+        seed(SEEDS[mutant])(machine)
     try:
         with pytest.raises(Exception) as caught:
             run_state_machine_as_test(
-                partial(MailboxMachine, contract),
+                machine,
                 settings=settings(
-                    max_examples=500,
+                    max_examples=5000,
                     phases=[Phase.generate],
                     derandomize=True,
                     database=None,

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+
+from testkit.servers.aws import ENVIRONMENT, REGION
 from tests.services import aws_endpoint, redis_url
 
 __all__ = ["Provide", "aws_endpoint", "provide", "redis_url"]
 
 Provide = Callable[[frozenset[str]], None]
-REGION = "eu-west-1"
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def provide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_url"))
         if "aws" in needs:
             monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("aws_endpoint"))
-            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+            for name, value in ENVIRONMENT.items():
+                monkeypatch.setenv(name, value)
             monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
         for need in sorted(made):
             _make(*need.split(" ", 1))

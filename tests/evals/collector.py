@@ -8,7 +8,7 @@ from tests.evals.loops import sums
 from weakincentives.evals import collect_results, collection
 
 faulthandler.dump_traceback_later(60, exit=True)
-collection.LEASE = 1.0
+collection.LEASE = 3.0
 
 
 def say(done: int, expected: int) -> None:

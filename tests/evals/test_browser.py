@@ -10,6 +10,8 @@ from tests.evals.browser import Picture, Pixel, photographed
 from tests.evals.loops import result
 from weakincentives.evals import EvalReport
 
+pytestmark = pytest.mark.slow
+
 LIGHT = {"page": (0xF6, 0xF7, 0xF9), "bar": (0x2F, 0x6F, 0xD6)}
 DARK = {"page": (0x12, 0x15, 0x1A), "bar": (0x6B, 0xA3, 0xF5)}
 

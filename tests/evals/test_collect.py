@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import weakincentives
+from testkit.waiting import eventually
 from tests.evals.loops import bodies, eval_loop, result, sums
 from tests.services import redis_url
-from tests.support.waiting import eventually
-from weakincentives.evals import EvalReport, EvalResult, collect_results, submit_dataset
+from weakincentives.evals import EvalReport, EvalResult, Score, collect_results, submit_dataset
+from weakincentives.evals.messages import request_id_for
 from weakincentives.ids import new_id
 from weakincentives.runtime import (
     FakeMailbox,
@@ -146,6 +147,42 @@ def test_a_terminal_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     collect_results(results_of(result("a")), expected_count=1, timeout_seconds=5)
     assert "1/1" in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_result_that_cannot_be_read_is_a_failed_sample(typed: bool, tmp_path: Path) -> None:
+    """It says of which sample it is, so nobody has to wait for it until the timeout."""
+    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
+        box = backend.mailbox("results")
+        broken = {"sample_id": "sum-1", "run_id": "run", "score": {"value": 1.0, "passed": 1}}
+        box.send(broken if typed else {**broken, "score": "high"})
+        box.send({"request_id": str(request_id_for("run", "sum-2")), "score": None})
+        box.send({"what": "is this"})
+        box.send(result("sum-0", run_id="run"))
+        report = collect_results(
+            backend.mailbox("results", body_type=EvalResult) if typed else box,
+            dataset=sums(3),
+            run_id="run",
+            timeout_seconds=30,
+        )
+        assert report.complete
+        good, bad, worse = report.results
+        assert good.passed
+        assert (bad.error_type, worse.error_type) == ("SerializationError",) * 2
+        assert bad.error is not None
+        assert "cannot be read" in bad.error
+        assert (bad.tags, bad.score) == (("odd",), Score(0.0, False))
+        assert report.errors_by_type() == {"SerializationError": 2}
+
+
+def test_a_result_that_can_be_read_replaces_one_that_cannot(tmp_path: Path) -> None:
+    with weakincentives.connect(f"sqlite:///{tmp_path}/evals.db") as backend:
+        box = backend.mailbox("results")
+        box.send({"sample_id": "sum-0", "run_id": "run", "score": 3})
+        box.send(result("sum-0", run_id="run"))
+        box.send(result("sum-1", run_id="run"))
+        report = collect_results(box, dataset=sums(2), run_id="run", timeout_seconds=30)
+        assert [one.passed for one in report.results] == [True, True]
 
 
 class Foreign:
@@ -282,7 +319,7 @@ def test_a_collector_that_is_killed_loses_nothing(tmp_path: Path) -> None:
             assert results.stats().in_flight == 40
         finally:
             child.send_signal(signal.SIGKILL)
-            child.communicate(timeout=10)
+            child.communicate(timeout=120)
         working = threading.Thread(target=loop.run, kwargs={"wait_time_seconds": 1})
         working.start()
         report = collect_results(results, dataset=sums(60), run_id=run, timeout_seconds=60)

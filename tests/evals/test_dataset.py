@@ -54,12 +54,12 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         "line 1, field tags[1]: Expected `str`, got `int`",
     ),
     "id of a number": (GOOD.replace('"a"', "1"), "line 1, field id: Expected `str`, got `int`"),
-    "empty id": (GOOD.replace('"a"', '""'), "line 1: id must be text that is not empty"),
+    "empty id": (GOOD.replace('"a"', '""'), "line 1: id must be non-empty text"),
     "no object": ("[1]", "line 1: Expected `object`, got `array`"),
     "empty file": ("", "has no samples"),
     "only blank lines": ("\n\n", "has no samples"),
     "not UTF-8": (GOOD.encode().replace(b'"q"', b'"\xff"'), "line 1"),
-    "too deep": ('{"id": "a", "input": ' + "[" * 500, "line 1: nested deeper than 200 levels"),
+    "too deep": ('{"id": "a", "input": ' + "[" * 500, "line 1: nested deeper than 201 levels"),
 }
 
 

@@ -16,7 +16,7 @@ from weakincentives.evals import (
     regex_match,
     within_tolerance,
 )
-from weakincentives.evals.score import judged
+from weakincentives.evals.score import as_session_evaluator
 from weakincentives.runtime import Session
 from weakincentives.runtime.mailbox import InvalidParameterError
 
@@ -70,19 +70,45 @@ def test_who_asks_for_the_session_gets_it() -> None:
         return session is SESSION
 
     for evaluator in (thrifty, with_setting, optional, all_of(thrifty, with_setting)):
-        assert judged(evaluator)("a", "a", SESSION).passed
+        assert as_session_evaluator(evaluator)("a", "a", SESSION).passed
 
 
 @pytest.mark.parametrize("said", [0.5, None, "yes", 1])
 def test_only_scores_and_bools_are_verdicts(said: object) -> None:
     with pytest.raises(TypeError, match="must return a Score or a bool"):
-        judged(lambda output, expected: said)("a", "a", SESSION)
+        as_session_evaluator(lambda output, expected: said)("a", "a", SESSION)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "1"])
 def test_a_score_is_from_0_to_1(value: Any) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
         Score(value, True)
+
+
+@pytest.mark.parametrize("passed", [1, 0, None, "yes", 1.0])
+def test_passed_is_true_or_false(passed: Any) -> None:
+    with pytest.raises(ValueError, match="passed must be True or False"):
+        Score(1.0, passed)
+
+
+def test_the_reason_is_text() -> None:
+    reason: Any = 7
+    with pytest.raises(ValueError, match="reason must be text"):
+        Score(1.0, True, reason)
+
+
+def test_a_score_holds_plain_values_whatever_it_was_given() -> None:
+    """As of numpy, whose numbers are floats and cannot be written as JSON."""
+
+    class Number(float):
+        pass
+
+    class Text(str):
+        __slots__ = ()
+
+    score = Score(Number(0.5), True, Text("fine"))
+    assert (type(score.value), type(score.reason)) == (float, str)
+    assert type(Score(1, True).value) is float
 
 
 class TestJudge:
@@ -111,7 +137,7 @@ class TestJudge:
 
     @pytest.mark.parametrize("answer", ["PASS", '{"value": 7, "passed": true}', 3, None, "{}"])
     def test_what_is_no_score_is_never_a_pass(self, answer: Any) -> None:
-        with pytest.raises(ValueError, match="no score"):
+        with pytest.raises(ValueError, match="not a score"):
             self.judge(answer)("Dear Sir", "a greeting")
 
     def test_the_output_stays_quoted(self) -> None:

@@ -79,6 +79,13 @@ def test_an_evaluators_exception_is_an_error_result_with_the_text_in_the_log_onl
     assert "secret sauce" in caplog.text
 
 
+def test_a_score_of_the_wrong_types_is_an_error_result(caplog: pytest.LogCaptureFixture) -> None:
+    wrong: Any = 1
+    (result,) = evaluated(evaluator=lambda output, expected: Score(1.0, wrong))
+    assert (result.error_type, result.passed) == ("ValueError", False)
+    assert "passed must be True or False, not 1" in caplog.text
+
+
 def test_error_detail_text_tells_the_text() -> None:
     def broken(output: str, expected: str) -> Score:
         raise LookupError("no such answer")
@@ -105,6 +112,15 @@ def test_any_output_makes_a_result(output: Any) -> None:
     (result,) = evaluated(answer=lambda text: output)
     assert result.error is None
     assert result.output is None or len(result.output) <= 2000
+
+
+def test_an_output_that_cannot_be_shown_is_scored_all_the_same() -> None:
+    class Unshown:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    (result,) = evaluated(answer=lambda text: Unshown(), evaluator=lambda *_: True)
+    assert (result.passed, result.error, result.output) == (True, None, "<Unshown>")
 
 
 def test_what_fails_is_retried_and_dead_lettered_under_a_policy() -> None:
@@ -188,3 +204,14 @@ def test_it_stops_like_every_loop() -> None:
     loop.run()
     assert not loop.running
     assert loop.heartbeat is not None
+
+
+@pytest.mark.parametrize("config", [None, WorkerConfig(concurrency=2)])
+def test_a_failed_sample_waits_as_long_as_a_request_unless_told_otherwise(
+    config: WorkerConfig | None,
+) -> None:
+    assert eval_loop(InMemoryMailbox("requests"), config=config)._worker.config.backoff == Backoff(
+        base=60
+    )
+    own = WorkerConfig(backoff=Backoff())
+    assert eval_loop(InMemoryMailbox("requests"), config=own)._worker.config.backoff.base == 2

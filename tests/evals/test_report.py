@@ -1,7 +1,9 @@
 """The report: its figures, its formats, and the comparison of two."""
 
+import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -9,13 +11,30 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.evals.loops import result
-from weakincentives.evals import EvalReport, compare
+from weakincentives.evals import EvalReport, EvalResult, Score, compare
 from weakincentives.evals.formats import milliseconds, percent
 from weakincentives.evals.plots import binned, latency_plot, score_plot, tag_plot
-from weakincentives.evals.statistics import bootstrap_means, mcnemar, percentile, wilson
+from weakincentives.evals.statistics import (
+    _student,
+    difference_interval,
+    mcnemar,
+    percentile,
+    sign_flip,
+    wilson,
+)
 from weakincentives.runtime import InvalidParameterError
 
 NASTY = "</style><script>alert(1)</script>\x00\x1b[31m|`*\ud800 & 'ü'"
+
+# How the score of a sample may differ between two runs: what few pairs show badly is among it.
+SCORE_CHANGES: dict[str, Callable[[random.Random], float]] = {
+    "anything": lambda rng: rng.uniform(-1, 1),
+    "rarely all": lambda rng: -1.0 if rng.random() < 0.1 else rng.uniform(0, 0.05),
+    "rarely much": lambda rng: 0.9 if rng.random() < 0.05 else 0.0,
+    "marks": lambda rng: rng.randint(0, 10) / 10 - rng.randint(5, 10) / 10,
+    "skewed": lambda rng: rng.random() ** 6 - 0.1,
+    "passes": lambda rng: float(rng.choice([-1, 0, 0, 1, 1])),
+}
 
 
 def report(*results: Any, **more: Any) -> EvalReport:
@@ -68,7 +87,7 @@ def test_json_is_read_back_equal() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', "\xff"])
 def test_what_is_no_report_is_told(text: str) -> None:
-    with pytest.raises(InvalidParameterError, match=r"old\.json is no report"):
+    with pytest.raises(InvalidParameterError, match=r"old\.json is not a report"):
         EvalReport.from_json(text, "old.json")
 
 
@@ -201,20 +220,76 @@ class TestStatistics:
         # By the normal approximation with continuity correction: z = (5100 - 4900 - 1) / 100.
         assert mcnemar(4900, 5100) == pytest.approx(0.0466, abs=0.001)
 
-    def test_the_bootstrap_covers_the_truth(self) -> None:
-        covered = 0
-        for seed in range(60):
-            rng = random.Random(1000 + seed)
-            pairs = [(rng.gauss(0.2, 1), 0.0) for _ in range(60)]
-            (low, high), zero = bootstrap_means(pairs, seed=seed, resamples=300)
-            covered += low <= 0.2 <= high
-            assert zero == (0.0, 0.0)
-        assert covered >= 51  # 95 % of 60 is 57
+    @pytest.mark.parametrize("pairs", [3, 5, 7, 10])
+    def test_the_interval_of_pass_rates_holds_for_few_pairs(self, pairs: int) -> None:
+        """Coverage is summed up over all outcomes: for each pair of chances, to be exact."""
+        worst = 1.0
+        intervals = {
+            (fixed, broken): difference_interval(
+                [1.0] * fixed + [-1.0] * broken + [0.0] * (pairs - fixed - broken)
+            )
+            for fixed in range(pairs + 1)
+            for broken in range(pairs + 1 - fixed)
+        }
+        for better, worse in itertools.product(range(11), repeat=2):
+            if better + worse > 10:
+                continue
+            up, down = better / 10, worse / 10
+            covered = sum(
+                math.comb(pairs, fixed)
+                * math.comb(pairs - fixed, broken)
+                * up**fixed
+                * down**broken
+                * (1 - up - down + 1e-15) ** (pairs - fixed - broken)
+                for (fixed, broken), (low, high) in intervals.items()
+                if low <= up - down <= high
+            )
+            worst = min(worst, covered)
+        assert worst >= 0.93
 
-    def test_the_same_seed_gives_the_same_interval(self) -> None:
-        pairs = [(float(n % 3 == 0), n / 30) for n in range(30)]
-        assert bootstrap_means(pairs, seed=7) == bootstrap_means(pairs, seed=7)
-        assert bootstrap_means(pairs, seed=7) != bootstrap_means(pairs, seed=8)
+    @pytest.mark.parametrize("pairs", [5, 10, 40])
+    @pytest.mark.parametrize("kind", SCORE_CHANGES)
+    def test_the_interval_of_mean_scores_holds_for_few_pairs(self, kind: str, pairs: int) -> None:
+        rng, draw = random.Random(pairs), SCORE_CHANGES[kind]
+        true = math.fsum(draw(rng) for _ in range(50_000)) / 50_000
+        covered = 0
+        for _ in range(400):
+            low, high = difference_interval([draw(rng) for _ in range(pairs)])
+            covered += low <= true <= high
+        assert covered >= 0.93 * 400
+
+    def test_pairs_that_agree_are_not_certain(self) -> None:
+        low, high = difference_interval([0.0] * 5)
+        assert low < -0.4
+        assert high > 0.4
+        low, high = difference_interval([0.0] * 1000)
+        assert -0.01 < low < 0 < high < 0.01
+        assert difference_interval([1.0]) == (-1.0, 1.0)
+
+    def test_students_quantile(self) -> None:
+        assert [round(_student(n), 2) for n in (3, 5, 10, 30)] == [3.18, 2.57, 2.23, 2.04]
+
+    @pytest.mark.parametrize(("broken", "fixed"), [(0, 0), (1, 0), (0, 6), (3, 9), (7, 9)])
+    def test_of_passes_the_permutation_test_is_mcnemars(self, broken: int, fixed: int) -> None:
+        changes = [-1.0] * broken + [1.0] * fixed + [0.0] * 5
+        assert sign_flip(changes) == pytest.approx(mcnemar(broken, fixed))
+
+    def test_random_patterns_and_the_normal_curve_agree_with_mcnemar(self) -> None:
+        changes = [-1.0] * 40 + [1.0] * 60
+        assert sign_flip(changes) == pytest.approx(mcnemar(40, 60), abs=0.015)
+        assert sign_flip(changes) == sign_flip(changes) != sign_flip(changes, seed=1)
+        many = [-1.0] * 4900 + [1.0] * 5100
+        assert sign_flip(many) == pytest.approx(mcnemar(4900, 5100), abs=0.002)
+
+    def test_a_few_large_changes_among_many_tiny_ones_are_few(self) -> None:
+        """The normal curve would call it significant: 0.0455."""
+        tiny = [1e-6, -1e-6] * 5000
+        assert sign_flip([1.0] * 4 + tiny) == pytest.approx(0.0625, abs=0.012)
+
+    def test_false_alarms_are_rare(self) -> None:
+        rng = random.Random(3)
+        alarms = sum(sign_flip([rng.uniform(-1, 1) for _ in range(9)]) < 0.05 for _ in range(400))
+        assert alarms <= 400 * 0.08
 
 
 class TestCompare:
@@ -243,7 +318,36 @@ class TestCompare:
         assert compare(*self.runs(100, broken=12, fixed=2)).verdict == "worse"
         assert compare(*self.runs(100, broken=3, fixed=5)).verdict == "no significant difference"
         same = compare(*self.runs(100, broken=0, fixed=0))
-        assert (same.p_value, same.pass_rate_interval) == (1.0, (0.0, 0.0))
+        assert (same.p_value, same.score_p_value) == (1.0, 1.0)
+        assert same.pass_rate_interval.low < 0 < same.pass_rate_interval.high
+
+    def scored(self, *changes: float, passes: bool = True) -> tuple[EvalReport, EvalReport]:
+        def run(values: list[float]) -> EvalReport:
+            return report(
+                *(EvalResult(f"{n}", Score(value, passes)) for n, value in enumerate(values))
+            )
+
+        return run([0.5] * len(changes)), run([0.5 + change for change in changes])
+
+    def test_scores_are_tested_where_the_pass_rate_did_not_change(self) -> None:
+        worse = compare(*self.scored(*[-0.1, -0.2, -0.1, -0.3] * 3))
+        assert worse.p_value == 1.0
+        assert worse.score_p_value < 0.01
+        assert (worse.significant, worse.verdict) == (True, "worse")
+        assert compare(*self.scored(*[0.1] * 12)).verdict == "better"
+        assert not compare(*self.scored(*[0.1, -0.1] * 6)).significant
+
+    def test_two_tests_are_not_two_chances(self) -> None:
+        """Of two p-values only one below 0.05 does not do; one below 0.025 does."""
+        found = compare(*self.runs(100, broken=0, fixed=8))
+        assert not replace(found, p_value=0.04, score_p_value=0.3).significant
+        assert replace(found, p_value=0.02, score_p_value=0.3).verdict == "better"
+        assert replace(found, p_value=0.04, score_p_value=0.045).verdict == "better"
+
+    def test_more_passes_with_lower_scores_are_mixed(self) -> None:
+        found = compare(*self.runs(100, broken=0, fixed=8))
+        found = replace(found, mean_score_a=0.9, mean_score_b=0.8)
+        assert found.verdict == "mixed"
 
     def test_runs_without_a_common_sample(self) -> None:
         with pytest.raises(InvalidParameterError, match="no sample in common"):

@@ -24,8 +24,8 @@ def in_background(loop: Any, **run: Any) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        loop.shutdown(timeout=10)
-        thread.join(10)
+        loop.shutdown(timeout=60)
+        thread.join(120)
         assert not thread.is_alive()
     if errors:
         raise errors[0]

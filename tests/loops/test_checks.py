@@ -60,9 +60,9 @@ def test_an_async_handler_is_not_run_inside_an_event_loop(box):
     worker = Worker(box, handler)
 
     async def notebook():
-        with pytest.raises(UnsupportedOperationError, match="to_thread"):
+        with pytest.raises(UnsupportedOperationError, match="run_async"):
             worker.run(max_iterations=1, wait_time_seconds=0)
-        await asyncio.to_thread(worker.run, max_iterations=1, wait_time_seconds=0)
+        await worker.run_async(max_iterations=1, wait_time_seconds=0)
 
     asyncio.run(notebook())
     assert ran == ["job"]

@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from testkit.waiting import eventually
 from tests.contract.shelf import Shelf
 from tests.loops.helpers import in_background
 from tests.loops.letters import AT_ONCE, UNKEPT, Order, boom, run, the_letter
-from tests.support.waiting import eventually
+from weakincentives import connect
 from weakincentives.adapters import CallableAdapter, RateLimitError
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.prompt import ValidationError
@@ -24,12 +25,18 @@ from weakincentives.runtime import (
     MainLoopConfig,
     MainLoopRequest,
     MainLoopResult,
+    PayloadTooLargeError,
     Worker,
     WorkerConfig,
     replay_dead_letters,
 )
 from weakincentives.runtime.events import MessageDeadLettered
-from weakincentives.runtime.mailbox.store import Outgoing
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
+from weakincentives.runtime.mailbox.seam.driver import run as run_coroutine
+from weakincentives.runtime.mailbox.seam.store import Outgoing
+from weakincentives.runtime.worker import settle
+from weakincentives.runtime.worker.attempt import Attempt
+from weakincentives.runtime.worker.decide import Fail
 
 
 @pytest.fixture
@@ -164,14 +171,14 @@ def test_system_exit_is_evidence_too(box, letters):
 @pytest.mark.parametrize("kind", ["json", "bytes"])
 def test_an_unreadable_body_is_given_up_at_its_first_delivery_with_its_bytes(kind):
     shelf = Shelf()
-    box = (
-        shelf.mailbox("orders", body_type=Order)
-        if kind == "bytes"
-        else InMemoryMailbox("orders", body_type=Order, serialize=True)
-    )
+    if kind == "bytes":
+        sender, box = shelf.mailbox("orders"), shelf.mailbox("orders", body_type=Order)
+    else:
+        sender = InMemoryMailbox("orders", serialize=True)
+        box = InMemoryMailbox("orders", body_type=Order, serialize=True).on_queue_of(sender)
     letters = shelf.mailbox("dead")
     request_id = uuid4()
-    box.send({"item": 7, "request_id": str(request_id)})
+    sender.send({"item": 7, "request_id": str(request_id)})
     ran = []
     run(Worker(box, ran.append, dlq=DLQPolicy(letters)))
     assert ran == []
@@ -186,7 +193,7 @@ def test_an_unreadable_body_is_given_up_at_its_first_delivery_with_its_bytes(kin
 def test_what_is_no_envelope_is_given_up_too_and_can_be_replayed():
     shelf = Shelf()
     box, letters = shelf.mailbox("orders", body_type=Order), shelf.mailbox("dead")
-    box.store.put((Outgoing("x", b"\x00 not json"),))
+    box.store.put_now((Outgoing("x", b"\x00 not json"),))
     run(Worker(box, print, dlq=DLQPolicy(letters)))
     assert the_letter(letters).raw_payload == b"\x00 not json"
     assert replay_dead_letters(letters, box) == 1
@@ -196,7 +203,7 @@ def test_what_is_no_envelope_is_given_up_too_and_can_be_replayed():
 def test_without_a_dlq_an_unreadable_body_is_retried():
     box = InMemoryMailbox("orders", body_type=Order, serialize=True)
     replies = InMemoryMailbox("replies", serialize=True)
-    box.send({"item": 7}, reply_to=replies)
+    box.send(Order(7), reply_to=replies)
     run(Worker(box, print, error_reply=lambda failure: failure.text, config=AT_ONCE))
     assert box.stats().pending == 1
     assert replies.stats().total == 0
@@ -223,7 +230,7 @@ def test_a_waiting_caller_is_told(box, letters):
     reply = box.send_expecting_reply(Order("tea"))
     dlq = DLQPolicy(letters, max_delivery_count=1)
     run(Worker(box, boom, dlq=dlq, error_reply=lambda f: f.text))
-    assert reply.wait(timeout=5).startswith("Dead-lettered after 1 attempts: ValueError")
+    assert reply.wait(timeout=120).startswith("Dead-lettered after 1 attempt: ValueError")
     assert box.stats().total == 0
 
 
@@ -245,6 +252,58 @@ def test_a_sender_who_cannot_be_told_does_not_make_two_letters(box, letters):
     assert letters.stats().total == 1
 
 
+UNTELLABLE = {
+    "it raises": lambda failure: 1 / 0,
+    "it exits": lambda failure: sys.exit(3),
+    "it cannot be encoded": lambda failure: object(),
+    "it is too large": lambda failure: "x" * 3_000_000,
+}
+
+
+@pytest.mark.parametrize("ask", ["channel", "reply_to"])
+@pytest.mark.parametrize("how", UNTELLABLE)
+def test_an_error_reply_that_fails_does_not_stop_the_thread(tmp_path, ask, how):
+    """The evidence is safe: the message goes, whoever waits, and the next one is served."""
+    with connect(f"sqlite:///{tmp_path}/queues.db") as backend:
+        box, letters = backend.mailbox("jobs"), backend.mailbox("dead")
+        if ask == "channel":
+            box.send_expecting_reply("bad", reply_timeout=3600)
+        else:
+            box.send("bad", reply_to=backend.mailbox("replies"))
+        box.send("good")
+        done = []
+
+        def handler(body):
+            if body == "bad":
+                raise ValueError("no")
+            done.append(body)
+
+        dlq = DLQPolicy(letters, max_delivery_count=1)
+        with in_background(Worker(box, handler, dlq=dlq, error_reply=UNTELLABLE[how])):
+            eventually(lambda: done == ["good"])
+            eventually(lambda: box.stats().total == 0)
+        assert letters.stats().total == 1
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_answer_that_cannot_be_told_either_way_does_not_stop_the_thread(tmp_path, batch):
+    """The result cannot be encoded, which fails the job, and its error reply cannot be either."""
+    with connect(f"sqlite:///{tmp_path}/queues.db") as backend:
+        box, letters = backend.mailbox("jobs"), backend.mailbox("dead")
+        for _ in range(2):
+            box.send_expecting_reply("a", reply_timeout=3600)
+        worker = Worker(
+            box,
+            lambda body: object(),
+            dlq=DLQPolicy(letters, max_delivery_count=1),
+            error_reply=lambda failure: object(),
+            config=WorkerConfig(batch=batch),
+        )
+        with in_background(worker):
+            eventually(lambda: letters.stats().total == 2)
+            eventually(lambda: box.stats().total == 0)
+
+
 def test_main_loop_tells_its_sender(letters):
     box = InMemoryMailbox("requests")
     request = MainLoopRequest(request="a")
@@ -255,7 +314,7 @@ def test_main_loop_tells_its_sender(letters):
         dlq=DLQPolicy(letters, max_delivery_count=1),
         config=MainLoopConfig(error_detail="text"),
     ).run(max_iterations=1)
-    result = reply.wait(timeout=5)
+    result = reply.wait(timeout=60)
     assert isinstance(result, MainLoopResult)
     assert result.request_id == request.request_id
     assert "cannot do" in result.error
@@ -272,8 +331,7 @@ def test_dead_lettering_that_is_repeated_is_one_letter(box, letters):
     worker = Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1), config=UNKEPT)
     (message,) = box.receive(visibility_timeout=30)
     for _ in range(2):
-        job = worker_job(worker, message)
-        assert worker._settler.fail(job, ValueError("no"))
+        assert has_failed(worker, message)
     assert letters.stats().total == 1
 
 
@@ -284,7 +342,7 @@ def test_a_worker_that_died_before_its_acknowledgement_leaves_one_letter(letters
     for delivery in (1, 2):  # the first worker dies, the message comes back to the second
         (message,) = box.receive(visibility_timeout=30)
         assert message.delivery_count == delivery
-        assert worker._settler.fail(worker_job(worker, message), ValueError("no"))
+        assert has_failed(worker, message)
         box.advance(31)
     assert letters.stats().total == 1
 
@@ -295,19 +353,21 @@ def test_an_id_that_is_used_again_gets_a_letter_of_its_own(letters):
     for _ in range(2):
         box.send(Order("tea"), message_id="order-7")
         (message,) = box.receive()
-        assert worker._settler.fail(worker_job(worker, message), ValueError("no"))
+        assert has_failed(worker, message)
         message.acknowledge()
         box.advance(301)
     assert letters.stats().total == 2
 
 
-def worker_job(worker, message):
-    from weakincentives.runtime.source import Job
+def has_failed(worker, message):
+    """Settle an attempt at a message as failed; return whether it is to be acknowledged."""
+    attempt = Attempt(message, worker.lease_extender.hold(message))
+    run_coroutine(lambda: worker._executor.carry_out(attempt, Fail(ValueError("no"))))
+    return attempt.has_ended
 
-    return Job(message, worker.lease_extender.hold(message))
 
-
-def test_dead_letters_that_cannot_be_sent_leave_the_message_where_it_is(box):
+def test_dead_letters_that_cannot_be_sent_leave_the_message_where_it_is(box, monkeypatch):
+    monkeypatch.setattr(settle, "SETTLE_RETRY_SECONDS", 0.2)  # a minute, usually
     letters = FakeMailbox("dead")
     full = InMemoryMailbox("full", max_size=1)
     full.send("in the way")
@@ -321,8 +381,17 @@ def test_dead_letters_that_cannot_be_sent_leave_the_message_where_it_is(box):
     assert box.stats().pending == 1
 
 
-def test_a_letter_too_large_for_its_stack_goes_without(letters):
-    shelf = Shelf()
+class NarrowStore(InMemoryStore):
+    """A service that takes no more than 1 MiB, whatever it is."""
+
+    def put_now(self, messages):
+        if any(len(message.payload) > self.limits.max_bytes for message in messages):
+            raise PayloadTooLargeError
+        super().put_now(messages)
+
+
+def test_a_letter_too_large_for_its_stack_goes_without():
+    shelf = Shelf(NarrowStore)
     box, letters = shelf.mailbox("jobs"), shelf.mailbox("dead")
     box.send("x" * (box.limits.max_bytes - 4000))
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from testkit.waiting import eventually
 from tests.loops.helpers import in_background
-from tests.support.waiting import eventually
 from weakincentives.adapters import CallableAdapter, PromptResponse, VisibilityExpansionRequired
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.prompt import Prompt
@@ -71,7 +71,7 @@ def test_a_request_becomes_a_result(box):
     request = MainLoopRequest[Order](request=Order("tea"))
     reply = box.send_expecting_reply(request)
     loop.run(max_iterations=1)
-    result = reply.wait(timeout=5)
+    result = reply.wait(timeout=60)
     assert isinstance(result, MainLoopResult)
     assert result.request_id == request.request_id
     assert result.output == Receipt("sell tea")
@@ -86,7 +86,7 @@ def test_a_plain_loop_works_with_the_request_itself():
     MainLoop(adapter=CallableAdapter(lambda prompt: prompt.params.upper()), requests=box).run(
         max_iterations=1
     )
-    assert reply.wait(timeout=5).output == "A"
+    assert reply.wait(timeout=120).output == "A"
 
 
 def test_responses(box):
@@ -106,7 +106,7 @@ def test_a_failure_is_told_by_type_and_reference(box):
 
     reply = box.send_expecting_reply(MainLoopRequest(request=Order("tea")))
     Shop(adapter=CallableAdapter(adapter), requests=box).run(max_iterations=1)
-    result = reply.wait(timeout=5)
+    result = reply.wait(timeout=60)
     assert result.output is None
     assert result.error.startswith("RuntimeError (ref ")
     assert "secret" not in result.error
@@ -119,7 +119,7 @@ def test_error_detail_text(box):
     reply = box.send_expecting_reply(MainLoopRequest(request=Order("tea")))
     config = MainLoopConfig(error_detail="text")
     Shop(adapter=CallableAdapter(adapter), requests=box, config=config).run(max_iterations=1)
-    assert "the detail" in reply.wait(timeout=5).error
+    assert "the detail" in reply.wait(timeout=60).error
 
 
 def test_visibility_expansion_is_retried_and_told_to_nobody(box):
@@ -134,7 +134,7 @@ def test_visibility_expansion_is_retried_and_told_to_nobody(box):
     config = MainLoopConfig(backoff=Backoff(base=0, cap=0))
     reply = box.send_expecting_reply(MainLoopRequest(request=Order("tea")))
     Shop(adapter=CallableAdapter(adapter), requests=box, config=config).run(max_iterations=3)
-    assert reply.wait(timeout=5).output == Receipt("done")
+    assert reply.wait(timeout=120).output == Receipt("done")
 
 
 # --- execute --------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_limits_are_enforced_before_the_adapter_is_called(box, limits, error):
 
     reply = box.send_expecting_reply(MainLoopRequest(request=Order("tea"), **limits))
     Thinking(adapter=spy, requests=box).run(max_iterations=1)
-    assert reply.wait(timeout=5).error.startswith(error)
+    assert reply.wait(timeout=120).error.startswith(error)
     assert spy.calls == []
 
 
@@ -263,6 +263,46 @@ def test_a_request_may_keep_its_lease_in_its_own_way():
     assert seen == [own]
 
 
+def kept_by(asked: LeaseExtenderConfig, loops: LeaseExtenderConfig, visibility: float):
+    """Serve a request that asks for this and return how its lease was kept, and for how long."""
+    box = FakeMailbox()
+    seen = []
+    box.send(MainLoopRequest(request="a", lease_extender=asked))
+
+    def adapter(prompt):
+        lease = current_lease()
+        seen.append((lease.config, lease.next_extension()))
+
+    MainLoop(
+        adapter=CallableAdapter(adapter),
+        requests=box,
+        config=MainLoopConfig(lease_extender=loops),
+    ).run(max_iterations=1, visibility_timeout=visibility)
+    return seen[0]
+
+
+def test_what_a_request_leaves_at_its_default_is_the_loops():
+    loops = LeaseExtenderConfig(interval=20, max_lease_seconds=None)
+    config, _ = kept_by(LeaseExtenderConfig(interval=5), loops, visibility=40)
+    assert config == LeaseExtenderConfig(interval=5, extension=40, max_lease_seconds=None)
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        LeaseExtenderConfig(),
+        LeaseExtenderConfig(max_lease_seconds=600),
+        LeaseExtenderConfig(max_lease_seconds=None),
+    ],
+)
+def test_a_sender_cannot_ask_for_more_than_the_loop_allows(loops):
+    greedy = LeaseExtenderConfig(interval=0.001, extension=3e8, max_lease_seconds=3e8)
+    config, seconds = kept_by(greedy, loops, visibility=40)
+    assert seconds <= (loops.max_lease_seconds or 43_200)
+    assert loops.max_lease_seconds is None or config.max_lease_seconds <= loops.max_lease_seconds
+    assert config.interval >= 1
+
+
 def test_requests_round_trip_with_everything(box):
     request = MainLoopRequest[Order](
         request=Order("tea", 2),
@@ -282,7 +322,7 @@ def test_run_and_shutdown():
     assert not loop.running
     with in_background(loop):
         eventually(lambda: loop.running)
-        assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=5).output == 1
+        assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=60).output == 1
         assert loop.heartbeat.elapsed() < 60
     assert not loop.running
     assert loop.lease_extender.counters.held == 0
@@ -305,6 +345,6 @@ def test_a_body_that_is_no_request_is_a_failure():
     box = InMemoryMailbox("requests")
     reply = box.send_expecting_reply("not a request")
     MainLoop(adapter=Spy(), requests=box).run(max_iterations=1)
-    result = reply.wait(timeout=5)
+    result = reply.wait(timeout=60)
     assert result.error.startswith("SerializationError")
     assert result.request_id.int == 0

@@ -1,11 +1,14 @@
 """Dead letters that are looked after, and sent again."""
 
+import threading
+from collections import Counter
+
 import pytest
 
+from testkit.waiting import eventually
 from tests.contract.shelf import Shelf
 from tests.loops.helpers import in_background
 from tests.loops.letters import Order, boom, fill, run, the_letter
-from tests.support.waiting import eventually
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     DLQConsumer,
@@ -18,9 +21,11 @@ from weakincentives.runtime import (
     Worker,
     replay_dead_letters,
 )
+from weakincentives.runtime.dead_letters import replay
 from weakincentives.runtime.events import DeadLetterReplayed
-from weakincentives.runtime.mailbox.limits import Capabilities
-from weakincentives.runtime.mailbox.store import Outgoing
+from weakincentives.runtime.mailbox.capabilities import Capabilities
+from weakincentives.runtime.mailbox.seam.store import Outgoing
+from weakincentives.runtime.mailbox.testing import driven
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_a_consumer_reads_letters_of_its_type(box, letters):
 def reopened(mailbox):
     """The same queue, opened by somebody who was told nothing."""
     other = Shelf().mailbox(mailbox.name)
-    other.store = mailbox.store
+    other._use(mailbox.store)
     return other
 
 
@@ -161,18 +166,21 @@ def test_killed_at_any_point_a_letter_is_neither_lost_nor_doubled(box, letters, 
     def die(*args, **kwargs):
         raise Killed
 
+    async def released(*args):
+        return [True]
+
     fill(box, letters, "a", "b")
     with monkeypatch.context() as patch:
         if died == "before the send":
             patch.setattr(box, "send", die)
-            patch.setattr(letters.store, "release", lambda *args: [True])
+            patch.setattr(letters.store, "release", released)
         else:
-            patch.setattr(letters.store, "acknowledge", die)
+            patch.setattr(letters.store, "acknowledge_now", die)
         with pytest.raises(Killed):
             replay_dead_letters(letters, box)
     # its lease runs out
     handles = list(letters.store._leased)
-    letters.store.release(handles, 0.0)
+    driven(letters.store.release(handles, 0.0))
     assert letters.stats().pending == 2
     assert replay_dead_letters(letters, box) == 2
     assert sorted(order.item for order in waiting(box)) == ["a", "b"]
@@ -203,7 +211,7 @@ def test_a_name_is_enough_where_only_names_travel():
     box.send("tea", reply_to=shelf.mailbox("replies"))
     run(Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1)))
     assert replay_dead_letters(letters, box) == 1
-    assert box.receive()[0].envelope.reply_to == "replies"
+    assert box.receive()[0]._envelope.reply_to == "replies"
 
 
 def test_in_memory_a_lost_address_does_not_hold_the_letter(caplog):
@@ -220,7 +228,7 @@ def test_bodies_are_sent_as_they_were_stored():
     shelf = Shelf()
     box, letters = shelf.mailbox("orders", body_type=Order), shelf.mailbox("dead")
     payload = b'{"b":{"item":"tea",  "unknown":1.50},"t":"Order"}'
-    box.store.put((Outgoing("x", payload),))
+    box.store.put_now((Outgoing("x", payload),))
     run(Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1)))
     assert replay_dead_letters(letters, box) == 1
     stored = box.peek()[0].payload
@@ -241,7 +249,7 @@ def test_letters_of_a_forgotten_type_can_still_be_replayed():
 def test_an_unreadable_body_is_replayed_as_it_was():
     shelf = Shelf()
     box, letters = shelf.mailbox("orders", body_type=Order), shelf.mailbox("dead")
-    box.send({"item": 7})
+    shelf.mailbox("orders").send({"item": 7})
     run(Worker(box, print, dlq=DLQPolicy(letters)))
     assert replay_dead_letters(letters, box) == 1
     assert b'{"item":7}' in box.peek()[0].payload
@@ -253,7 +261,7 @@ def test_what_is_no_letter_stays(box, letters, caplog):
     run(Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1)))
     assert replay_dead_letters(letters, box) == 1
     assert letters.stats().pending == 1
-    assert "is no dead letter" in caplog.text
+    assert "is not a dead letter" in caplog.text
     assert fill_one
 
 
@@ -270,6 +278,40 @@ def test_a_queue_that_cannot_be_looked_into(box, letters, monkeypatch):
     assert letters.stats().pending == 1
 
 
+def test_what_is_received_and_not_replayed_is_given_back_uncounted(box, letters, monkeypatch):
+    fill(box, letters, *"abcdef")
+    before = [(seen.id, seen.delivery_count, seen.nack_count) for seen in letters.peek()]
+    monkeypatch.setattr(letters, "capabilities", Capabilities(peeks=False))
+    monkeypatch.setattr("weakincentives.runtime.dead_letters.replay.PAGE", 2)
+    for _ in range(3):
+        assert replay_dead_letters(letters, box, predicate=lambda letter: False) == 0
+        assert replay_dead_letters(letters, box, dry_run=True, limit=3) == 3
+    after = [(seen.id, seen.delivery_count, seen.nack_count) for seen in letters.peek()]
+    assert sorted(after) == sorted(before)
+
+
+def test_where_every_receive_counts_a_letter_is_received_once_a_replay(monkeypatch):
+    """And those behind the first page are reached: the first ones do not come again before."""
+    box, letters = InMemoryMailbox("orders"), InMemoryMailbox("dead")
+    fill(box, letters, *"abcdef")
+    cannot = Capabilities(peeks=False, uncounted_releases=False)
+    monkeypatch.setattr(letters, "capabilities", cannot)
+    monkeypatch.setattr("weakincentives.runtime.dead_letters.replay.PAGE", 2)
+    received, receive = Counter(), letters.receive
+
+    def counted(**options):
+        messages = receive(**options)
+        received.update(message.id for message in messages)
+        return messages
+
+    monkeypatch.setattr(letters, "receive", counted)
+    count = replay_dead_letters(letters, box, predicate=lambda letter: letter.body.item == "f")
+    assert count == 1
+    assert set(received.values()) == {1}
+    assert len(received) == 6
+    assert letters.stats().pending == 5
+
+
 def test_replay_tells(box, letters):
     fill(box, letters, "a")
     told = []
@@ -284,3 +326,21 @@ def test_replay_tells(box, letters):
 def test_other_peoples_mailboxes_are_refused(box):
     with pytest.raises(UnsupportedOperationError, match="DLQConsumer"):
         replay_dead_letters(object(), box)
+
+
+def test_letters_that_are_held_do_not_come_back_while_a_long_replay_goes_on(monkeypatch):
+    """Where nobody can peek, they would be received again in the place of others, and end it."""
+    orders, letters = InMemoryMailbox("orders"), InMemoryMailbox("letters")
+    fill(orders, letters, *(["tea"] * 20))
+    monkeypatch.setattr(letters, "capabilities", Capabilities(peeks=False))
+    monkeypatch.setattr(replay, "PAGE", 10)
+    monkeypatch.setattr(replay, "LEASE", 1.5)
+    pause = threading.Event()
+
+    def judge(letter):
+        pause.wait(0.12)  # twenty of these last longer than a lease
+        return False
+
+    assert replay_dead_letters(letters, orders, predicate=judge) == 0
+    assert letters.stats().pending == 20
+    assert {seen.delivery_count for seen in letters.peek(20)} == {0}

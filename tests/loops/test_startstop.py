@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
+from testkit.interrupts import sparing_coverage
+from testkit.startstop import exercise, runnable
+from testkit.waiting import eventually
 from tests.loops.helpers import in_background
-from tests.support.startstop import exercise, runnable
-from tests.support.waiting import eventually
 from weakincentives.adapters import CallableAdapter
 from weakincentives.runtime import (
     DLQConsumer,
@@ -55,11 +56,11 @@ def test_a_group_of_loops_serves_and_ends():
     )
     thread = threading.Thread(target=group.run, kwargs={"install_signals": False})
     thread.start()
-    assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=10).output == 1
+    assert box.send_expecting_reply(MainLoopRequest(request=1)).wait(timeout=60).output == 1
     depths = group.ready().body["dead_letters"]
     assert [(depth["name"], depth["depth"]) for depth in depths] == [("dead", 1)]
-    assert group.shutdown(timeout=10)
-    thread.join(10)
+    assert group.shutdown(timeout=60)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -72,7 +73,8 @@ def test_shutdown_from_a_signal_at_any_moment():
             box.send(m)
         worker = Worker(box, str)
         previous = signal.signal(
-            signal.SIGALRM, lambda *_, worker=worker: worker.shutdown(timeout=60)
+            signal.SIGALRM,
+            sparing_coverage(lambda *_, worker=worker: worker.shutdown(timeout=60)),
         )
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.002 + n * 0.0007)
@@ -104,13 +106,13 @@ def test_a_loop_can_be_told_twice_while_it_works():
 
     def handler(body):
         started.set()
-        assert go.wait(10)
+        assert go.wait(120)
 
     worker = Worker(box, handler)
     with in_background(worker):
-        assert started.wait(10)
+        assert started.wait(120)
         assert worker.shutdown(timeout=0) is False
         assert worker.shutdown(timeout=0) is False
         go.set()
-        assert worker.shutdown(timeout=10) is True
+        assert worker.shutdown(timeout=60) is True
     assert box.stats().total == 0

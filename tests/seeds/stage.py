@@ -16,7 +16,7 @@ from weakincentives.runtime.mailbox import FakeMailbox, InMemoryMailbox, Message
 T = TypeVar("T")
 R = TypeVar("R")
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Stage:
@@ -60,9 +60,8 @@ class Stage:
 
     def redis_class(self) -> Any:
         """A Redis class whose objects reach the test server, whatever host they are told."""
-        from redis.connection import parse_url
-
         from redis import Redis
+        from redis.connection import parse_url
 
         where = parse_url(self.request.getfixturevalue("redis_url"))
         closing = self.later
@@ -77,9 +76,8 @@ class Stage:
 
     def redis(self) -> Any:
         """A client of the test server, and ``redis.Redis`` in its place for imports to find."""
-        import redis.cluster
-
         import redis
+        import redis.cluster
 
         local = self.redis_class()
         self.monkeypatch.setattr(redis, "Redis", local)

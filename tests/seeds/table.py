@@ -14,7 +14,7 @@ Check = Callable[[dict[str, Any]], None]
 # What a block needs besides the mailboxes in memory: where it is, once it is built.
 GROUPS = {
     "redis": "weakincentives.contrib.mailbox.redis:RedisMailbox",
-    "aws": "weakincentives.contrib.mailbox.aws:SQSMailbox",
+    "aws": "weakincentives.contrib.mailbox.sqs:SQSMailbox",
     "loops": "weakincentives.runtime.main_loop:MainLoop",
     "dlq": "weakincentives.runtime:DLQPolicy",
     "lifecycle": "weakincentives.runtime:LoopGroup",

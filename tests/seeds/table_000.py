@@ -10,6 +10,8 @@ from typing import Any, Generic, Protocol
 from uuid import UUID, uuid4
 
 import pytest
+from typing_extensions import TypeVar
+
 from tests.seeds import loops
 from tests.seeds.compare import has_fields, has_methods, same_bases
 from tests.seeds.stage import (
@@ -26,8 +28,6 @@ from tests.seeds.stage import (
     stand_in,
 )
 from tests.seeds.table import Entry, Run
-from typing_extensions import TypeVar
-
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.errors import WinkError
 from weakincentives.runtime import mailbox

@@ -8,7 +8,6 @@ from tests.seeds.compare import has_fields, has_methods, same_bases
 from tests.seeds.stage import Box, Request, Stage
 from tests.seeds.table import Entry, Run
 from tests.seeds.table_000 import sketch
-
 from weakincentives.runtime import mailbox
 from weakincentives.runtime.mailbox import (
     Mailbox,
@@ -65,7 +64,7 @@ def check_loop(ns: Names) -> None:
     reply = box.send_expecting_reply(Request("work"))
     self = SimpleNamespace(_requests=box, _execute=lambda body: f"did {body.request}")
     ns["MainLoop"].run(self)
-    assert reply.wait(timeout=5) == "did work"
+    assert reply.wait(timeout=120) == "did work"
     assert box.approximate_count() == 0
     if ours := loops.built("MainLoop"):
         has_methods(ns["MainLoop"], ours)

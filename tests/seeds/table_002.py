@@ -15,7 +15,6 @@ from tests.seeds.compare import has_fields, has_methods
 from tests.seeds.stage import Box, MyRequest, Request, Stage, stand_in
 from tests.seeds.table import Entry, Run
 from tests.seeds.table_000 import sketch
-
 from weakincentives.runtime.mailbox import InMemoryMailbox, Message, ReceiptHandleExpiredError
 
 Names = dict[str, Any]
@@ -70,7 +69,7 @@ class Beating:
 def check_extender(ns: Names) -> None:
     message = Beating()
     with ns["LeaseExtender"]().extend(message):
-        assert message.twice.wait(30)
+        assert message.twice.wait(120)
     if ours := loops.built("LeaseExtender"):
         has_methods(ns["LeaseExtender"], ours)
 

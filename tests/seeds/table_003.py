@@ -11,7 +11,6 @@ from tests.seeds.compare import has_methods
 from tests.seeds.stage import Box, Request, Result, Stage
 from tests.seeds.table import Entry, Run
 from tests.seeds.table_000 import check_message
-
 from weakincentives.runtime.mailbox import (
     InMemoryMailbox,
     Mailbox,

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from tests.seeds.stage import Box, Log, Stage, counted, delivered, fake
 from tests.seeds.table import Cannot, Entry, Pieces, Run, Stop
 from tests.seeds.table_003 import answered, counts, evaluating, on_redis
-
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     MailboxConnectionError,

@@ -25,7 +25,6 @@ from tests.seeds.stage import (
 from tests.seeds.table import Entry, Run, Stop
 from tests.seeds.table_000 import sketch
 from tests.seeds.table_003 import counts, on_redis
-
 from weakincentives.runtime.mailbox import (
     Mailbox,
     MailboxResolver,

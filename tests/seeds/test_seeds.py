@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+
 from tests.seeds import table_000, table_001, table_002, table_003, table_003_more, table_004
 from tests.seeds.extract import SEEDS, Block, blocks
 from tests.seeds.stage import Stage

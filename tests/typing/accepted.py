@@ -1,13 +1,17 @@
 """What users may write: a strict type checker accepts every line of it. Read, never run."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, assert_type
+from typing import Any, Generic, Literal, TypeVar, assert_type
 
 import weakincentives
 from weakincentives import Backend, connect
 from weakincentives.clock import Clock, SystemClock
+from weakincentives.contrib.mailbox import RedisMailbox, SQLiteMailbox, SQSMailbox
+from weakincentives.contrib.mailbox.redis.backend import RedisBackend
+from weakincentives.contrib.mailbox.sqlite.backend import SQLiteBackend
+from weakincentives.contrib.mailbox.sqs.backend import SQSBackend
+from weakincentives.contrib.mailbox.testing import FakeAsyncJob, make_async_job, make_job
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
 from weakincentives.evals import (
@@ -21,7 +25,17 @@ from weakincentives.evals import (
     exact_match,
     submit_dataset,
 )
-from weakincentives.runtime import MainLoop
+from weakincentives.runtime import (
+    AsyncJob,
+    Deadline,
+    Job,
+    MainLoop,
+    RetryAfter,
+    Worker,
+    WorkerConfig,
+    current_async_job,
+    current_job,
+)
 from weakincentives.runtime.mailbox import (
     Capabilities,
     CollectingMailbox,
@@ -47,7 +61,10 @@ from weakincentives.runtime.mailbox import (
 )
 from weakincentives.runtime.mailbox.envelope import JsonSealer, Sealer
 from weakincentives.runtime.mailbox.events import MessageSent
-from weakincentives.runtime.mailbox.store import (
+from weakincentives.runtime.mailbox.mailbox import MailboxOptions, StoreMailbox
+from weakincentives.runtime.mailbox.memory.backend import MemoryBackend
+from weakincentives.runtime.mailbox.seam.store import (
+    GivingBack,
     Leased,
     Leases,
     Listener,
@@ -56,7 +73,6 @@ from weakincentives.runtime.mailbox.store import (
     Seen,
     Store,
 )
-from weakincentives.runtime.mailbox.typed import MailboxOptions, StoreMailbox
 from weakincentives.serde import Codec
 
 T = TypeVar("T")
@@ -125,6 +141,7 @@ def consume(orders: Mailbox[Order, Receipt]) -> None:
         assert_type(message.extend_visibility(60), bool)
         assert_type(message.acknowledge(), bool)
         assert_type(message.delivery_count + message.nack_count, int)
+        assert_type(message.attempts + message.put_off_count, int)
     assert_type(orders.acknowledge_batch(orders.receive()), list[bool])
     assert_type(orders.stats(), MailboxStats)
     assert_type(orders.peek(5), list[Peeked[Order]])
@@ -158,6 +175,51 @@ def by_url(url: str) -> None:
         )
         place.mailbox("other", reply_resolver=resolver)
     backend.close()
+
+
+def by_declared_types(place: Backend) -> None:
+    assert_type(place.mailbox("orders", body_type=Order), Mailbox[Order, Any])
+    assert_type(place.mailbox("orders", reply_type=Receipt), Mailbox[Any, Receipt])
+    assert_type(place.mailbox("orders"), Mailbox[Any, Any])
+    assert_type(place.mailbox("orders", body_type=list[Order]), Mailbox[list[Order], Any])
+    orders = place.mailbox("orders", body_type=Order, reply_type=Receipt, max_size=5)
+    assert_type(orders, Mailbox[Order, Receipt])
+    assert_type(orders.receive()[0].body.item, str)
+    assert_type(orders.send_expecting_reply(Order("tea")).wait().total, int)
+    optional: Mailbox[Order | None, Receipt] = place.mailbox("orders", body_type=Order | None)
+    either: Mailbox[Order | Receipt, None] = place.mailbox("both", body_type=Order | Receipt)
+    requests: Mailbox[Result[Order], Receipt] = place.mailbox("results", body_type=Result[Order])
+    del optional, either, requests
+
+
+def by_backend(
+    memory: MemoryBackend, sqlite: SQLiteBackend, redis: RedisBackend, sqs: SQSBackend
+) -> None:
+    for place in (memory, sqlite, redis, sqs):
+        as_protocol: Backend = place
+        by_declared_types(as_protocol)
+        orders = place.mailbox("orders", body_type=Order, reply_type=Receipt)
+        assert_type(orders, StoreMailbox[Order, Receipt])
+    assert_type(memory.mailbox("orders"), InMemoryMailbox[Any, Any])
+    assert_type(sqlite.mailbox("orders"), SQLiteMailbox[Any, Any])
+    assert_type(redis.mailbox("orders"), RedisMailbox[Any, Any])
+    assert_type(sqs.mailbox("orders"), SQSMailbox[Any, Any])
+
+
+def fill(order: Order) -> Receipt:
+    return Receipt(len(order.item))
+
+
+async def fill_async(order: Order) -> Receipt:
+    return Receipt(len(order.item))
+
+
+def work(place: Backend) -> None:
+    orders = place.mailbox("orders", body_type=Order, reply_type=Receipt)
+    assert_type(Worker(orders, fill), Worker[Order, Receipt])
+    Worker(orders, fill_async).run(max_iterations=1)
+    Worker(place.mailbox("orders", body_type=Order), fill)
+    Worker(place.mailbox("orders"), fill)
 
 
 def resolvers(receipts: InMemoryMailbox[Receipt, None]) -> list[MailboxResolver]:
@@ -226,10 +288,7 @@ class ThirdPartyReplies:
 
 
 class ThirdPartyListener:
-    def lease(self, count: int, seconds: float, wait: float) -> Leases:
-        return Leases(())
-
-    async def lease_async(self, count: int, seconds: float, wait: float) -> Leases:
+    async def lease(self, count: int, seconds: float, wait: float) -> Leases:
         return Leases(())
 
     def interrupt(self) -> None: ...
@@ -240,7 +299,7 @@ class ThirdPartyListener:
 class ThirdPartyStore:
     """A store that inherits nothing of ours."""
 
-    steps: ClassVar[Literal["inline", "blocking", "awaited"]] = "blocking"
+    steps: Literal["inline", "blocking", "awaited"] = "blocking"
     limits = Limits(max_batch=10)
     capabilities = Capabilities(ordered=False)
     look_interval = 1.0
@@ -249,9 +308,9 @@ class ThirdPartyStore:
         self.name = name
         self.clock: Clock = SystemClock()
 
-    def put(self, messages: Sequence[Outgoing]) -> None: ...
+    async def put(self, messages: Sequence[Outgoing]) -> None: ...
 
-    def lease(
+    async def lease(
         self,
         count: int,
         seconds: float,
@@ -261,29 +320,28 @@ class ThirdPartyStore:
     ) -> Leases:
         return Leases([Leased("id", "handle", b"payload", 1, 0, 0.0, 0.0)])
 
-    def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
+    async def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
         return [True for _ in handles]
 
-    def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
+    async def release(
+        self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
+    ) -> Sequence[bool]:
         return [True for _ in handles]
 
-    def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
+    async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         return [True for _ in handles]
 
-    def purge(self) -> int:
+    async def purge(self) -> int:
         return 0
 
-    def stats(self) -> QueueStats:
+    async def stats(self) -> QueueStats:
         return QueueStats(0, 0, 0, None)
 
-    def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
+    async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         return []
 
-    def listen(self) -> Listener:
+    def listen(self, *, in_loop: bool = False) -> Listener:
         return ThirdPartyListener()
-
-    def together(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def close(self) -> None: ...
 
@@ -307,6 +365,31 @@ def awaits(call: Callable[[Mailbox[Order, Receipt]], Awaitable[None]]) -> None:
 
 
 awaits(consume_async)
+
+
+def sell(order: Order, job: Job) -> Receipt:
+    assert_type(job.cancelled, Literal["caller", "time_limit", "shutdown", "lease"] | None)
+    assert_type(job.deadline, Deadline | None)
+    assert_type(job.reply(Receipt(1)), bool)
+    assert_type(current_job(), Job)
+    if job.attempts > 3:
+        raise RetryAfter(30)
+    return Receipt(len(order.item))
+
+
+async def sell_async(order: Order, job: AsyncJob) -> Receipt:
+    assert_type(await job.reply(Receipt(1)), bool)
+    assert_type(current_async_job(), AsyncJob)
+    return Receipt(len(order.item))
+
+
+def workers_with_jobs(orders: Mailbox[Order, Receipt]) -> None:
+    config = WorkerConfig(time_limit=30, max_put_off=3600)
+    assert_type(Worker(orders, sell, config=config), Worker[Order, Receipt])
+    assert_type(Worker(orders, sell_async), Worker[Order, Receipt])
+    assert_type(Worker(orders, lambda order: Receipt(1)), Worker[Order, Receipt])
+    assert_type(sell(Order("tea"), make_job(Order("tea"), attempts=2)), Receipt)
+    assert_type(make_async_job(cancelled="shutdown"), FakeAsyncJob)
 
 
 def evaluate(

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from weakincentives import connect
+from weakincentives import Backend, connect
 from weakincentives.clock import Clock
+from weakincentives.contrib.mailbox.testing import make_job
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.dispatch import InProcessDispatcher
+from weakincentives.runtime import Job, Worker
 from weakincentives.runtime.mailbox import (
     CollectingMailbox,
     CompositeResolver,
@@ -16,7 +18,9 @@ from weakincentives.runtime.mailbox import (
     ReplyStore,
 )
 from weakincentives.runtime.mailbox.events import MessageSent
-from weakincentives.runtime.mailbox.store import Store
+from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyTable
+from weakincentives.runtime.mailbox.seam.store import Store
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,17 @@ class Order:
 @dataclass(frozen=True)
 class Receipt:
     total: int
+
+
+def sell(receipt: Receipt, job: Job) -> Receipt:
+    job.id = "other"  # error: misc
+    make_job(delivery_count="2")  # error: arg-type
+    make_job(deliveries=2)  # error: call-arg
+    return receipt
+
+
+def handlers_with_jobs(orders: Mailbox[Order, Receipt]) -> None:
+    Worker(orders, sell)  # error: arg-type
 
 
 def bodies(orders: Mailbox[Order, Receipt]) -> None:
@@ -73,6 +88,22 @@ def mailboxes() -> None:
     del wrong
 
 
+def by_declared_types(place: Backend) -> None:
+    orders = place.mailbox("orders", body_type=Order, reply_type=Receipt)
+    orders.send(Receipt(1))  # error: arg-type
+    print(orders.receive()[0].body.total)  # error: attr-defined
+    orders.receive()[0].reply("done")  # error: arg-type
+    print(orders.send_expecting_reply(Order("tea")).wait().item)  # error: attr-defined
+    place.mailbox("orders", body_type=Order).send("tea")  # error: arg-type
+    place.mailbox("orders", reply_type=Receipt).receive()[0].reply(1)  # error: arg-type
+    place.mailbox("orders", Order)  # error: call-overload
+    Worker(orders, refund)  # error: arg-type
+
+
+def refund(receipt: Receipt) -> Receipt:
+    return receipt
+
+
 class HalfAStore:
     name = "half"
 
@@ -103,3 +134,14 @@ class Point:
 
 Point(1).x = 2  # error: misc
 Point("1")  # error: arg-type
+
+
+async def the_seam(store: Store, table: ReplyTable) -> None:
+    print(store.stats().pending)  # error: attr-defined
+    await store.put(["text"])  # error: list-item
+    leases = await store.lease(1, 30)
+    print(leases.messages[0].body)  # error: attr-defined
+    row = await table.get("id")
+    print(row.payload)  # error: union-attr
+    run(lambda: table.create("id", 60)).upper()  # error: attr-defined
+    run(store.stats())  # error: arg-type

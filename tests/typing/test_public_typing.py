@@ -1,6 +1,11 @@
-"""The types that users see are part of the product: a strict checker reads these two files."""
+"""The types that users see are part of the product: mypy and pyright read these two files."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -44,14 +49,48 @@ def test_what_users_may_write_is_accepted(errors: dict[str, list[tuple[int, str,
     assert errors.get("accepted.py", []) == []
 
 
+def marked() -> Counter[tuple[int, str]]:
+    """Lines of rejected.py that a checker must refuse, with mypy's code for the error."""
+    lines = (HERE / "rejected.py").read_text().splitlines()
+    found = Counter(
+        (number, mark[1]) for number, line in enumerate(lines, 1) if (mark := EXPECTED.search(line))
+    )
+    assert len(found) > 25
+    return found
+
+
 def test_what_users_must_not_write_is_refused_and_nothing_else(
     errors: dict[str, list[tuple[int, str, str]]],
 ) -> None:
-    lines = (HERE / "rejected.py").read_text().splitlines()
-    expected = Counter(
-        (number, marked[1])
-        for number, line in enumerate(lines, 1)
-        if (marked := EXPECTED.search(line))
+    assert Counter((line, code) for line, code, _ in errors["rejected.py"]) == marked()
+
+
+def pyright() -> str:
+    """Where pyright is; basedpyright is the same checker as a package with all that it needs."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    for name in ("basedpyright", "pyright"):
+        if found := shutil.which(name, path=places):
+            return found
+    if os.environ.get("CI"):
+        pytest.fail("there is no pyright: pip install basedpyright")
+    pytest.skip("there is no pyright: pip install basedpyright")
+
+
+@pytest.mark.slow
+def test_pyright_accepts_and_refuses_the_same_lines(tmp_path: Path) -> None:
+    for name in ("accepted.py", "rejected.py"):
+        shutil.copy(HERE / name, tmp_path)
+    (tmp_path / "pyrightconfig.json").write_text(
+        '{"typeCheckingMode": "standard", "pythonVersion": "3.11"}', encoding="utf-8"
     )
-    assert len(expected) > 25
-    assert Counter((line, code) for line, code, _ in errors["rejected.py"]) == expected
+    done = subprocess.run(
+        [pyright(), "--pythonpath", sys.executable, "--outputjson", "--level", "error"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in found}
+    assert lines == {("rejected.py", line) for line, _ in marked()}, found

@@ -1,5 +1,7 @@
 """Functions as adapters."""
 
+import asyncio
+
 import pytest
 
 from weakincentives.adapters import CallableAdapter, PromptResponse
@@ -24,10 +26,16 @@ class Promising:
         return "later"
 
 
-@pytest.mark.parametrize("fn", [promise, stream, stream_later, Promising().answer])
-def test_a_function_that_only_promises_is_refused(fn):
-    with pytest.raises(TypeError, match="async or a generator"):
+@pytest.mark.parametrize("fn", [stream, stream_later])
+def test_a_generator_is_refused(fn):
+    with pytest.raises(TypeError, match="is a generator"):
         CallableAdapter(fn)
+
+
+@pytest.mark.parametrize("fn", [promise, Promising().answer])
+def test_an_adapter_of_an_async_function_is_async(fn):
+    response = asyncio.run(CallableAdapter(fn).evaluate(Prompt("ask"), session=Session()))
+    assert response == PromptResponse("ask", "later", "later")
 
 
 @pytest.mark.parametrize("fn", [None, "print", 1])

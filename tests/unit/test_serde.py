@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.serde import (
     MAX_DEPTH,
+    Carrier,
     Codec,
     DecodeError,
     EncodeError,
@@ -304,20 +305,39 @@ class TestRefusals:
             assert issubclass(error, SerdeError)
 
 
+@dataclass
+class Letter(Carrier):
+    body: Any
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 class TestDepth:
     def test_the_limit_itself_is_fine(self) -> None:
         data = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
         assert Codec().encode(Codec().decode(data, None)) == data
 
     @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
-    def test_beyond_it_is_refused_both_ways(self, depth: int) -> None:
+    def test_beyond_it_nothing_is_written(self, depth: int) -> None:
+        with pytest.raises(EncodeError):
+            Codec().encode(nested(depth))
+
+    @pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 100_000])
+    def test_beyond_what_a_carrier_may_have_nothing_is_read(self, depth: int) -> None:
         with pytest.raises(DecodeError):
             Codec().decode(b'{"a":' * depth + b"1" + b"}" * depth, None)
-        value: Any = 1
-        for _ in range(depth):
-            value = [value]
+
+    def test_a_carrier_is_one_level_deeper_than_what_it_carries(self) -> None:
+        letter = Letter(nested(MAX_DEPTH))
+        assert there_and_back(Letter, letter) == letter
+        assert Codec().decode(Codec().encode(letter), None) == {"body": letter.body}
         with pytest.raises(EncodeError):
-            Codec().encode(value)
+            Codec().encode(Letter(nested(MAX_DEPTH + 1)))
 
     def test_width_is_no_depth(self) -> None:
         value = [[{}, []]] * 1000

@@ -1,6 +1,6 @@
-"""What turns a prompt into a response: a model's provider, or any function."""
+"""Adapters turn a prompt into a response, by asking a model's provider or calling a function."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Generic, Protocol, runtime_checkable
 
@@ -20,10 +20,11 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from weakincentives.runtime.deadline import Budget, Deadline
-    from weakincentives.runtime.session import Session
+    from weakincentives.runtime.agent.session import Session
+    from weakincentives.runtime.budget import Budget, Deadline
 
 __all__ = [
+    "AsyncProviderAdapter",
     "AuthenticationError",
     "CallableAdapter",
     "ContentPolicyViolation",
@@ -41,7 +42,7 @@ OutputT = TypeVar("OutputT")
 
 @FrozenDataclass()
 class PromptResponse(Generic[OutputT]):
-    """What came of a prompt: the text, and the output that was read from it."""
+    """The response to a prompt: its text, and the output parsed from the text."""
 
     prompt_name: str
     text: str | None = None
@@ -50,7 +51,7 @@ class PromptResponse(Generic[OutputT]):
 
 @runtime_checkable
 class ProviderAdapter(Protocol[OutputT]):
-    """Evaluates a prompt; ``deadline`` and ``budget`` are what is left for it."""
+    """Evaluates prompts; ``deadline`` and ``budget`` are what remains for this prompt."""
 
     def evaluate(
         self,
@@ -60,23 +61,50 @@ class ProviderAdapter(Protocol[OutputT]):
         deadline: "Deadline | None" = None,
         budget: "Budget | None" = None,
     ) -> PromptResponse[OutputT]:
-        """Return the response, or raise."""
+        """Return the response to ``prompt``, or raise an error."""
+        ...
+
+
+@runtime_checkable
+class AsyncProviderAdapter(Protocol[OutputT]):
+    """A `ProviderAdapter` for event loops."""
+
+    async def evaluate(
+        self,
+        prompt: Prompt[Any],
+        *,
+        session: "Session",
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
+    ) -> PromptResponse[OutputT]:
+        """Return the response to ``prompt``, or raise an error."""
         ...
 
 
 class CallableAdapter(Generic[OutputT]):
-    """An adapter around a function from a prompt to an output, or to a whole `PromptResponse`."""
+    """An adapter that calls ``fn(prompt)``, which returns an output or a `PromptResponse`.
 
-    def __init__(self, fn: Callable[[Prompt[Any]], OutputT | PromptResponse[OutputT]]) -> None:
+    If the function is async, so is `evaluate`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[
+            [Prompt[Any]],
+            OutputT | PromptResponse[OutputT] | Awaitable[OutputT | PromptResponse[OutputT]],
+        ],
+    ) -> None:
         if not callable(fn):
-            raise TypeError(f"CallableAdapter takes a function of a prompt, not {fn!r}")
-        if iscoroutinefunction(fn) or isgeneratorfunction(fn) or isasyncgenfunction(fn):
-            # Called, it would only promise an output, and the job would count as done.
+            raise TypeError(f"CallableAdapter needs a function that takes a prompt, not {fn!r}")
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            # Calling it would run nothing, and the job would count as done.
             raise TypeError(
-                f"CallableAdapter takes a function that returns its output, and {fn!r} is async "
-                f"or a generator; wrap it, for instance as lambda prompt: asyncio.run(fn(prompt))"
+                f"CallableAdapter needs a function that returns its output, and {fn!r} is a "
+                "generator"
             )
-        self._fn = fn
+        self._fn: Callable[[Prompt[Any]], Any] = fn
+        if iscoroutinefunction(fn) or iscoroutinefunction(type(fn).__call__):
+            self.evaluate = self._evaluate_async  # type: ignore[method-assign, assignment]
 
     def evaluate(
         self,
@@ -86,9 +114,21 @@ class CallableAdapter(Generic[OutputT]):
         deadline: "Deadline | None" = None,
         budget: "Budget | None" = None,
     ) -> PromptResponse[OutputT]:
-        """Call the function."""
-        output = self._fn(prompt)
-        if isinstance(output, PromptResponse):
-            return output
-        text = output if isinstance(output, str) else None
-        return PromptResponse(prompt.name, text, output)
+        """Call the function and return its output as a response."""
+        return _response(prompt, self._fn(prompt))
+
+    async def _evaluate_async(
+        self,
+        prompt: Prompt[Any],
+        *,
+        session: "Session",
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
+    ) -> PromptResponse[OutputT]:
+        return _response(prompt, await self._fn(prompt))
+
+
+def _response(prompt: Prompt[Any], output: Any) -> PromptResponse[Any]:
+    if isinstance(output, PromptResponse):
+        return output
+    return PromptResponse(prompt.name, output if isinstance(output, str) else None, output)

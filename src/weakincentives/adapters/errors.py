@@ -1,4 +1,4 @@
-"""What can go wrong at a provider, so that policies can tell one failure from another."""
+"""Errors of a model's provider, one class for each kind, so that policies can name them."""
 
 from weakincentives.errors import WinkError
 
@@ -14,11 +14,17 @@ __all__ = [
 
 
 class ProviderError(WinkError):
-    """The provider failed."""
+    """The model's provider returned an error."""
 
 
 class RateLimitError(ProviderError):
-    """The provider asks to slow down."""
+    """The provider got too many requests and asks to slow down."""
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds to wait, if the provider says so; a worker then delivers the message again
+        after that time, and does not count a failure."""
 
 
 class ContentPolicyViolation(ProviderError):
@@ -26,16 +32,16 @@ class ContentPolicyViolation(ProviderError):
 
 
 class AuthenticationError(ProviderError):
-    """The provider does not accept the credentials."""
+    """The provider rejected the credentials."""
 
 
 class QuotaExceededError(ProviderError):
-    """The account has nothing left to spend."""
+    """The account has used up its quota."""
 
 
 class ResourceNotFoundError(ProviderError):
-    """The provider does not know what was asked for."""
+    """The provider does not have the requested model or resource."""
 
 
 class VisibilityExpansionRequired(WinkError):
-    """The prompt must be shown in more detail first: not a failure, the request is tried again."""
+    """The model needs more of the prompt first; this is not a failure, the request is retried."""

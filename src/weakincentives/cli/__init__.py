@@ -6,9 +6,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run ``wink``; without its packages, say how to get them."""
+    """Run ``wink``; if a package that it needs is missing, say how to install it."""
     try:
-        from weakincentives.cli.app import run
+        from .app import run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("weakincentives"):
             raise

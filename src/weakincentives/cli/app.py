@@ -1,19 +1,24 @@
 """All commands of ``wink``, and what happens when one of them fails."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import typer
 
 from weakincentives import __version__
-from weakincentives.cli import evals, queues, worker
 from weakincentives.cli.demo import run as demo
-from weakincentives.cli.output import fail
+from weakincentives.error_text import one_line, place_of
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
+
+from . import evals, queues, worker
+from .output import ReaderGoneError, fail, flush_output, prepare_output, print_line, unwritten
 
 __all__ = ["app", "run"]
 
 OK, FAILED, USAGE = 0, 1, 2
+READER_GONE = 141
+"""The exit code that shells report for a program that SIGPIPE has ended."""
 
 app = typer.Typer(
     name="wink",
@@ -33,20 +38,41 @@ def options(
 ) -> None:
     """Durable, typed mailboxes: look into queues, send, receive, and run workers."""
     if version:
-        typer.echo(f"wink {__version__}")
+        print_line(f"wink {__version__}")
         raise typer.Exit
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; every expected failure is one line and an exit code."""
+    """Run one command; an expected failure is shown as one line, with an exit code."""
+    prepare_output()
+    code = _code_of(partial(_command, arguments))
+    # What a loop has printed may still be in a buffer: report a fault before Python ends.
+    flushed = _code_of(flush_output)
+    return code or flushed
+
+
+def _command(arguments: Sequence[str] | None) -> None:
     try:
         app(args=arguments)
+    except OSError as error:
+        if (place_of(error) or "").endswith(" in echo"):  # Typer shows its help with echo
+            raise unwritten(error) from error
+        raise
+
+
+def _code_of(step: Callable[[], object]) -> int:
+    try:
+        step()
     except SystemExit as exit:
-        return exit.code if isinstance(exit.code, int) else FAILED
+        if exit.code is None or isinstance(exit.code, int):
+            return FAILED if exit.code is None else exit.code
+        return fail(str(exit.code), FAILED)
     except InvalidParameterError as error:
         return fail(str(error), USAGE)
+    except ReaderGoneError:
+        return READER_GONE
     except WinkError as error:
         return fail(str(error), FAILED)
-    except BrokenPipeError:
-        return OK  # whoever read the output has had enough
+    except OSError as error:
+        return fail(one_line(error), FAILED)
     return OK

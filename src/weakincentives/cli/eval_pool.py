@@ -1,27 +1,34 @@
-"""The workers of one evaluation: processes that end with it, however it ends."""
+"""The workers of one evaluation; they end when it ends, even if it is killed."""
 
+import io
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import weakincentives
-from weakincentives.cli.worker import load
+from weakincentives.error_text import one_line, with_article
 from weakincentives.errors import WinkError
 from weakincentives.evals import EvalLoop
 from weakincentives.runtime import LoopGroup
 from weakincentives.runtime.mailbox import InMemoryMailbox, InvalidParameterError
-from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.runtime.mailbox.seam.backend import Backend
 
-__all__ = ["Pool", "WorkersDiedError", "load_loop", "pool_for"]
+from .log_output import configure_logging_of_worker
+from .output import fail
+from .targets import find, loop_from
+
+__all__ = ["Pool", "WorkersDiedError", "eval_loop_from", "pool_for"]
 
 URL_VARIABLE = "WINK_URL"
 GRACE = 10.0
-# A sample that kills its worker must not keep the machine busy starting new ones.
+# Workers that cannot start, or samples that keep killing workers, must not run forever.
 DEATHS_WITHOUT_NEWS = 5
+READY = b"ready"
 
 
 class WorkersDiedError(WinkError):
@@ -29,7 +36,7 @@ class WorkersDiedError(WinkError):
 
 
 class Pool(Protocol):
-    """Workers that serve until the block ends."""
+    """Workers that serve until the ``with`` block ends."""
 
     def __enter__(self) -> Self: ...
 
@@ -40,28 +47,33 @@ class Pool(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def check(self, done: int) -> None:
-        """Start those again that died; raise if that does not help. ``done``: results so far."""
+    def check(self, done: int, expected: int) -> None:
+        """Restart workers that died; raise if that does not help. ``done``: results so far."""
         ...
 
 
-def load_loop(target: str, backend: Backend) -> EvalLoop[Any, Any, Any]:
-    """Return the loop that ``module:attribute`` is, or that it makes from a backend."""
-    found = load(target, backend)
-    if not isinstance(found, EvalLoop):
+def eval_loop_from(found: Any, target: str, backend: Backend) -> EvalLoop[Any, Any, Any]:
+    """Return the loop that was found; a function is called with the backend to make one."""
+    loop = loop_from(found, target, backend)
+    if not isinstance(loop, EvalLoop):
         raise InvalidParameterError(
-            f"{target!r} is a {type(found).__name__}; it must be an EvalLoop"
+            f"{target!r} is {with_article(type(loop).__name__)}; it must be an EvalLoop"
         )
-    return found
+    return loop
 
 
 def pool_for(
-    target: str, loop: EvalLoop[Any, Any, Any], url: str, workers: int, lease: float
+    target: str,
+    loop: EvalLoop[Any, Any, Any],
+    workers: int,
+    lease: float,
+    environment: Mapping[str, str],
 ) -> Pool:
-    """Return processes, or threads where the requests are in the memory of this process."""
+    """Return a pool of processes, or of threads if the requests are in memory."""
     if isinstance(loop.requests, InMemoryMailbox):
         return ThreadPool(loop, workers, lease)
-    return ProcessPool(target, url, workers, lease)
+    kills = 0 if loop.dlq is None else loop.dlq.max_delivery_count
+    return ProcessPool(target, workers, lease, environment, kills_per_sample=kills)
 
 
 class ThreadPool:
@@ -75,15 +87,15 @@ class ThreadPool:
             for n in range(workers)
         ]
 
-    def check(self, done: int) -> None:
-        """Raise what ended a worker."""
+    def check(self, done: int, expected: int) -> None:
+        """Raise if a worker has ended."""
         if self._errors:
-            raise WorkersDiedError(f"a worker ended: {self._errors[0]!r}")
+            raise WorkersDiedError(f"a worker ended: {one_line(self._errors[0])}")
 
     def _run(self, lease: float) -> None:
         try:
             self._loop.run(visibility_timeout=lease)
-        except BaseException as error:  # noqa: BLE001 - told by check(), in the main thread
+        except BaseException as error:  # noqa: BLE001 - check() raises it in the main thread
             self._errors.append(error)
 
     def __enter__(self) -> Self:
@@ -98,48 +110,72 @@ class ThreadPool:
 class ProcessPool:
     """Workers in processes of their own.
 
-    Each reads its standard input and ends when that ends: they end with this process even if it
-    is killed. They are in sessions of their own, so that Ctrl-C reaches only this process, which
-    then lets them finish.
+    Each worker ends when its standard input ends, so it ends with this process even if that is
+    killed. Each has a session of its own, so that Ctrl-C reaches only this process, which then lets
+    the workers finish. ``kills_per_sample`` is how many workers a sample may kill before it is
+    dead-lettered; 0 if it never is.
     """
 
-    def __init__(self, target: str, url: str, workers: int, lease: float) -> None:
+    def __init__(
+        self,
+        target: str,
+        workers: int,
+        lease: float,
+        environment: Mapping[str, str],
+        *,
+        kills_per_sample: int = 0,
+    ) -> None:
         self._command = [sys.executable, "-m", __name__, target, str(lease)]
-        # Not as an argument: a URL may hold a password, and everybody sees arguments.
-        self._environment = {**os.environ, URL_VARIABLE: url}
+        # It includes the URL, which may hold a password: other users can see a process's arguments.
+        self._environment = {**os.environ, **environment}
         self._count = workers
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._kills_per_sample = kills_per_sample
         self._deaths = 0
+        self._false_starts = 0
         self._done = 0
 
     @property
     def pids(self) -> list[int]:
-        """The processes that were started last."""
+        """The ids of the current worker processes."""
         return [worker.pid for worker in self._workers]
 
-    def check(self, done: int) -> None:
-        """Start those again that died, unless they die without bringing results."""
+    def check(self, done: int, expected: int) -> None:
+        """Restart workers that died; raise if they keep dying without new results."""
         if done > self._done:
-            self._done, self._deaths = done, 0
+            self._done, self._deaths, self._false_starts = done, 0, 0
         for index, worker in enumerate(self._workers):
             code = worker.poll()
             if code is None:
                 continue
-            self._deaths += 1
-            if self._deaths > DEATHS_WITHOUT_NEWS + self._count:
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                raise WorkersDiedError(
-                    f"{self._deaths} workers died one after the other without a new result, the "
-                    f"last by {how}; what they wrote to standard error says why"
-                )
+            self._count_death(code, _was_ready(worker), expected - done)
             _close(worker)
             self._workers[index] = self._start()
 
+    def _count_death(self, code: int, was_ready: bool, missing: int) -> None:
+        """Raise if there are more deaths than samples that end as dead letters can explain."""
+        self._deaths += 1
+        self._false_starts = 0 if was_ready else self._false_starts + 1
+        patience = DEATHS_WITHOUT_NEWS + self._count
+        by_samples = patience + self._kills_per_sample * missing
+        if self._deaths <= by_samples and self._false_starts <= patience:
+            return
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        advice = (
+            ""
+            if self._kills_per_sample or not was_ready
+            else "; with a dlq, the loop gives up samples that kill their workers"
+        )
+        raise WorkersDiedError(
+            f"{self._deaths} workers died one after the other without a new result, the "
+            f"last by {how}; their output on standard error says why{advice}"
+        )
+
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603 - this very program
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
             self._command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             start_new_session=True,
             env=self._environment,
         )
@@ -165,21 +201,62 @@ class ProcessPool:
 
 def _close(worker: subprocess.Popen[bytes]) -> None:
     assert worker.stdin is not None
+    assert worker.stdout is not None
     worker.stdin.close()
+    worker.stdout.close()
+
+
+def _was_ready(worker: subprocess.Popen[bytes]) -> bool:
+    """Return whether a worker that died had started to serve."""
+    assert worker.stdout is not None
+    os.set_blocking(
+        worker.stdout.fileno(), False
+    )  # a child process of the worker may keep the pipe open
+    return worker.stdout.read(len(READY)) == READY
+
+
+def be_worker(target: str, url: str, lease: float) -> int:
+    """Serve, and return the exit code; a failure is shown as one safe line."""
+    configure_logging_of_worker()
+    try:
+        serve(target, url, lease)
+    except SystemExit as exit:
+        if not isinstance(exit.code, str):
+            raise
+        return fail(exit.code, 1)
+    except Exception as error:  # noqa: BLE001 - its traceback is in the log
+        return fail(f"a worker crashed: {one_line(error)}", 1)
+    return 0
 
 
 def serve(target: str, url: str, lease: float) -> None:
-    """Be a worker: serve until standard input ends or a signal comes."""
-    with weakincentives.connect(url) as backend:
-        group = LoopGroup([load_loop(target, backend)], shutdown_timeout=GRACE / 2)
+    """Serve until standard input ends or a signal arrives."""
+    with _standard_output() as pipe, weakincentives.connect(url) as backend:
+        loop = eval_loop_from(find(target), target, backend)
+        group = LoopGroup([loop], shutdown_timeout=GRACE / 2)
 
         def watch() -> None:
-            sys.stdin.buffer.read()
+            # Not sys.stdin.read(): it would hold a lock until the end, and Python would abort then.
+            while os.read(sys.stdin.fileno(), 1024):
+                pass
             group.shutdown()
 
         threading.Thread(target=watch, name="parent", daemon=True).start()
+        try:
+            pipe.write(READY)
+        except BrokenPipeError:
+            return  # the run has ended meanwhile
+        pipe.close()
         group.run(visibility_timeout=lease)
 
 
+def _standard_output() -> io.FileIO:
+    """Return standard output for our own use, and let the loop print into nothing."""
+    taken = io.FileIO(os.dup(sys.stdout.fileno()), "w")
+    with io.FileIO(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return taken
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1], os.environ[URL_VARIABLE], float(sys.argv[2]))
+    sys.exit(be_worker(sys.argv[1], os.environ[URL_VARIABLE], float(sys.argv[2])))

@@ -1,4 +1,4 @@
-"""What ``wink eval`` says while it waits, and how it is stopped."""
+"""The progress that ``wink eval`` shows, and how a signal stops it."""
 
 import signal
 import sys
@@ -6,52 +6,47 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from weakincentives.cli.output import printable
 from weakincentives.evals.progress import shown_progress
 
-__all__ = ["note", "progress"]
+from .output import note
+
+__all__ = ["progress"]
 
 PLAIN_LINES_EVERY = 5.0
 
 
-def note(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(printable(text) + "\n")
-    sys.stderr.flush()
-
-
 @contextmanager
 def progress(expected: int) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, and a plain line now and then elsewhere; end on a signal."""
+    """Show a bar on a terminal, and a line now and then elsewhere; end on a signal."""
     plain = None if sys.stderr.isatty() else _PlainLines()
-    with shown_progress(plain, expected) as told, _stoppable() as stop_if_told:
+    with shown_progress(plain, expected) as show, _stoppable() as stop_if_signalled:
 
         def looked(done: int, expected: int) -> None:
-            stop_if_told()
-            told(done, expected)
+            stop_if_signalled()
+            show(done, expected)
 
         yield looked
 
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """Yield what exits as the signal would have, between two looks: results are given back."""
+    """Yield a function that exits if a signal came; results are given back before."""
     came: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
 
-    def tell(number: int, frame: object) -> None:
+    def note_signal(number: int, frame: object) -> None:
         if came:
-            raise KeyboardInterrupt  # whoever asks twice does not want to wait
+            raise KeyboardInterrupt  # a second signal means: at once
         came.append(number)
 
-    before = [signal.signal(one, tell) for one in signals]
+    before = [signal.signal(one, note_signal) for one in signals]
 
-    def stop_if_told() -> None:
+    def stop_if_signalled() -> None:
         if came:
             raise SystemExit(128 + came[0])
 
     try:
-        yield stop_if_told
+        yield stop_if_signalled
     finally:
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)

@@ -1,32 +1,72 @@
-"""What ``wink`` prints: tables for people, JSON for machines, never a raw control character."""
+"""Printing: lines for people, JSON for machines, and never a raw control character."""
 
+import io
 import json
+import os
 import sys
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-__all__ = ["console", "fail", "plain_json", "plain_text", "print_json", "print_table", "printable"]
+from weakincentives.error_text import printable
+from weakincentives.errors import WinkError
 
-# Escapes, line ends and marks that turn the direction of text: a body must not drive the terminal.
-UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+__all__ = [
+    "OutputError",
+    "ReaderGoneError",
+    "counted",
+    "discard_output",
+    "fail",
+    "flush_output",
+    "note",
+    "plain_json",
+    "plain_text",
+    "prepare_output",
+    "print_json",
+    "print_line",
+    "printable",
+    "reporting_faults",
+    "unwritten",
+    "write",
+]
 
 
-def console() -> Console:
-    """Return a console for whatever standard output is now."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+class OutputError(WinkError):
+    """Standard output cannot be written."""
 
 
-def printable(text: str) -> str:
-    """Return the text with every character that could drive a terminal written as an escape."""
-    return "".join(
-        char if unicodedata.category(char) not in UNPRINTABLE else _escaped(char) for char in text
-    )
+class ReaderGoneError(OutputError):
+    """The reader of standard output has closed it."""
+
+
+def prepare_output() -> None:
+    """Make standard output accept every character, whatever its encoding is."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def discard_output() -> None:
+    """Drop unwritten output, so that Python does not report it again when the process ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):
+        pass  # it is not a file, or there is none
+
+
+def flush_output() -> None:
+    """Write what is still in the buffer; raise `OutputError` if that fails."""
+    if sys.stdout is not None:
+        with reporting_faults():
+            sys.stdout.flush()
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def plain_json(value: Any) -> str:
@@ -35,38 +75,56 @@ def plain_json(value: Any) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value as JSON for people: every script as it is, no control character."""
+    """Return a value as JSON for people, with Unicode text but no control characters."""
     return printable(json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False))
 
 
 def print_json(value: Any) -> None:
     """Print one JSON value on a line of its own."""
-    sys.stdout.write(plain_json(value) + "\n")
-    sys.stdout.flush()
+    write(plain_json(value) + "\n")
 
 
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print rows for people; numbers to the right."""
-    console().print(table(title, columns, rows))
+def print_line(text: str) -> None:
+    """Print a line for people, without markup or control characters."""
+    write(printable(text) + "\n")
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    """Return a table whose cells are safe to show."""
-    drawn = Table(title=Text(printable(title)), title_justify="left")
-    shown = [[cell if cell is not None else "-" for cell in row] for row in rows]
-    for index, name in enumerate(columns):
-        numeric = bool(shown) and all(isinstance(row[index], int | float) for row in shown)
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in shown:
-        drawn.add_row(*(Text(printable(str(cell))) for cell in row))
-    return drawn
+def note(text: str) -> None:
+    """Write a line to standard error, if that is possible."""
+    try:
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
+    except (OSError, AttributeError):
+        pass  # full or closed; the command goes on
 
 
 def fail(message: str, code: int) -> int:
     """Print one line to standard error and return the exit code."""
-    sys.stderr.write(f"wink: {printable(message)}\n")
+    note(f"wink: {message}")
     return code
 
 
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+def write(text: str) -> None:
+    """Write to standard output and flush, so that a fault is noticed here."""
+    if sys.stdout is None:
+        raise OutputError("standard output is closed")
+    with reporting_faults():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+@contextmanager
+def reporting_faults() -> Iterator[None]:
+    """Raise `OutputError` if standard output cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> OutputError:
+    """Return the error to raise when standard output fails, and discard further output."""
+    discard_output()
+    if isinstance(error, BrokenPipeError):
+        return ReaderGoneError()
+    return OutputError(f"standard output cannot be written: {error.strerror or error}")

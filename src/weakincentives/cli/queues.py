@@ -1,4 +1,4 @@
-"""Commands that look into queues and move single messages."""
+"""Commands that inspect queues, and that send, receive and purge messages."""
 
 import json
 import sys
@@ -11,26 +11,39 @@ from rich.live import Live
 from rich.table import Table
 
 import weakincentives
-from weakincentives.cli import output
+from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
+    Mailbox,
     MailboxStats,
     Message,
     Peeked,
     SerializationError,
 )
-from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.runtime.mailbox.seam.backend import Backend
 from weakincentives.serde import Codec, EncodeError
+
+from . import output, tables
+from .backends import absence_of, connect_existing, is_in_memory, rehearsal_of
+from .flags import named_as_typed
 
 __all__ = ["JsonOption", "UrlOption", "register"]
 
 UrlOption = Annotated[
-    str, typer.Option("--url", envvar="WINK_URL", help="Where the messages live.", metavar="URL")
+    str,
+    typer.Option(
+        "--url", envvar="WINK_URL", help="The backend that has the queues.", metavar="URL"
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
-Queue = Annotated[str, typer.Argument(help="Name of the queue.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
+Queue = Annotated[str, typer.Argument(help="The name of the queue.")]
 
 DEFAULT_URL = "sqlite:///wink.db"
+RECEIVE_FLAGS = {
+    "max_messages": "--max",
+    "visibility_timeout": "--visibility",
+    "wait_time_seconds": "--wait",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -40,11 +53,11 @@ def register(app: typer.Typer) -> None:
 
 
 def queues(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """List the queues, with the messages in each."""
-    with weakincentives.connect(url) as backend:
+    """List the queues, and count the messages in each."""
+    with connect_existing(url) as backend:
         names = backend.queues()
         if not names and not as_json:
-            output.console().print("There are no queues here yet.")
+            output.print_line("There are no queues here yet.")
             return
         _show_stats(backend, names, as_json)
 
@@ -52,63 +65,100 @@ def queues(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 def send(
     queue: Queue,
     body: Annotated[str, typer.Argument(help="The body as JSON, or - to read it from stdin.")],
-    delay: Annotated[float, typer.Option(help="Seconds until it becomes visible.")] = 0,
+    delay: Annotated[float, typer.Option(help="Seconds until it can be received.")] = 0,
     message_id: Annotated[
         str | None, typer.Option("--id", help="Makes the send idempotent.", metavar="ID")
     ] = None,
     attribute: Annotated[
-        list[str] | None, typer.Option(help="Attach KEY=VALUE; may be given again.")
+        list[str] | None, typer.Option(help="Attach KEY=VALUE; can be repeated.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a message; from stdin, one for each line of JSON, or one for a whole document."""
-    bodies = _documents(sys.stdin.read()) if body == "-" else [_document(body, "the body")]
+    """Send a message. From stdin: one message per line of JSON, or one for a whole document."""
+    bodies = _documents(_read_stdin()) if body == "-" else [_document(body, "the body")]
     if message_id is not None and len(bodies) > 1:
-        raise InvalidParameterError("--id takes a single message, stdin has several")
+        raise InvalidParameterError("--id is for a single message, but stdin has several")
     attributes = dict(_pair(text) for text in attribute or ()) or None
+    rehearsal = rehearsal_of(url, queue)
+    if rehearsal is not None:
+        # Try it in memory first, so that a message that is refused creates no file.
+        list(_sent_one_by_one(rehearsal, bodies[:1], delay, attributes, message_id))
+    unheard: output.OutputError | None = None
     with weakincentives.connect(url) as backend:
         mailbox = backend.mailbox(queue)
-        for number, document in enumerate(bodies, 1):
-            try:
-                sent = mailbox.send(
+        for sent in _sent_one_by_one(mailbox, bodies, delay, attributes, message_id):
+            # Print each id at once, because a later send may fail. If printing fails, go on.
+            if unheard is None:
+                try:
+                    _print_sent(sent, as_json)
+                except output.OutputError as error:
+                    unheard = error
+    if is_in_memory(url):
+        gone = "message" if len(bodies) == 1 else "messages"
+        output.note(f"wink: memory:// ends with this process, and the {gone} with it")
+    if unheard is not None and not isinstance(unheard, output.ReaderGoneError):
+        raise output.OutputError(f"all messages were sent, but {unheard}")
+
+
+def _sent_one_by_one(
+    mailbox: Mailbox[Any, Any],
+    documents: list[Any],
+    delay: float,
+    attributes: dict[str, str] | None,
+    message_id: str | None,
+) -> Iterator[str]:
+    for number, document in enumerate(documents, 1):
+        try:
+            with named_as_typed({"delay_seconds": "--delay", "message_id": "--id"}):
+                id = mailbox.send(
                     document, delay_seconds=delay, attributes=attributes, message_id=message_id
                 )
-            except SerializationError as error:
-                if number == 1:
-                    raise InvalidParameterError(str(error)) from error
-                raise SerializationError(f"message {number} of stdin: {error}") from error
-            # At once: should a later one fail, these have been sent.
-            if as_json:
-                output.print_json({"id": sent})
-            else:
-                output.console().print(f"sent {sent}")
+            yield id
+        except WinkError as error:
+            if number > 1:
+                raise WinkError(f"message {number} of stdin: {error}") from error
+            if isinstance(error, SerializationError):
+                raise InvalidParameterError(str(error)) from error
+            raise
+
+
+def _print_sent(id: str, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"id": id})
+    else:
+        output.print_line(f"sent {id}")
 
 
 def receive(
     queue: Queue,
-    ack: Annotated[bool, typer.Option("--ack", help="Remove what was received.")] = False,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="Remove the messages that were received.")
+    ] = False,
     most: Annotated[int, typer.Option("--max", help="At most this many messages.")] = 1,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the first one.")] = 0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the first message.")] = 0,
     visibility: Annotated[
-        float, typer.Option(help="Without --ack: seconds until it can be received again.")
+        float, typer.Option(help="Without --ack: seconds until the messages can be received again.")
     ] = 30,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Receive messages and print them; without --ack they come back later."""
-    with weakincentives.connect(url) as backend:
+    """Receive messages and print them. Without --ack they come back later."""
+    with connect_existing(url) as backend:
+        absence = absence_of(url, backend, queue)
         mailbox = backend.mailbox(queue)
-        messages = mailbox.receive(
-            max_messages=most, visibility_timeout=visibility, wait_time_seconds=wait
-        )
+        with named_as_typed(RECEIVE_FLAGS):
+            messages = mailbox.receive(
+                max_messages=most, visibility_timeout=visibility, wait_time_seconds=wait
+            )
         for message in messages:
             _show(message, as_json)
-        if ack:
-            sys.stdout.flush()  # removed only once it has been printed
+        if ack:  # only after they have been printed
             mailbox.acknowledge_batch(messages)
-    if not messages and not as_json:
-        output.console().print(f"Nothing to receive in {queue}.")
+    if not messages:
+        _say_absence(absence)
+        if not as_json:
+            output.print_line(f"Nothing to receive in {queue}.")
 
 
 def peek(
@@ -117,23 +167,31 @@ def peek(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at the messages that wait, without receiving them."""
-    with weakincentives.connect(url) as backend:
-        messages = backend.mailbox(queue).peek(limit)
+    """Show messages that wait, without receiving them."""
+    with connect_existing(url) as backend:
+        absence = absence_of(url, backend, queue)
+        with named_as_typed({"limit": "--limit"}):
+            messages = backend.mailbox(queue).peek(limit)
         for message in messages:
             _show(message, as_json)
-    if not messages and not as_json:
-        output.console().print(f"Nothing waits in {queue}.")
+    if not messages:
+        _say_absence(absence)
+        if not as_json:
+            output.print_line(f"Nothing waits in {queue}.")
 
 
 def stats(
-    queue: Annotated[str | None, typer.Argument(help="Name of the queue; default: all.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    queue: Annotated[
+        str | None, typer.Argument(help="The name of the queue; all queues if left out.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Update every second.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
     """Count the messages by state."""
-    with weakincentives.connect(url) as backend:
+    with connect_existing(url) as backend:
+        if queue is not None:
+            _say_absence(absence_of(url, backend, queue))
         if not watch:
             _show_stats(backend, _names(backend, queue), as_json)
         elif as_json or not sys.stdout.isatty():
@@ -141,7 +199,7 @@ def stats(
                 _show_stats(backend, _names(backend, queue), as_json)
                 time.sleep(1)
         else:
-            with Live(console=output.console(), auto_refresh=False, screen=False) as live:
+            with Live(console=tables.console(), auto_refresh=False, screen=False) as live:
                 while True:
                     drawn = _stats_table(backend, _names(backend, queue))
                     live.update(drawn, refresh=True)
@@ -150,23 +208,35 @@ def stats(
 
 def purge(
     queue: Queue,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
     """Remove every message of a queue, leased and delayed ones too."""
-    with weakincentives.connect(url) as backend:
+    with connect_existing(url) as backend:
+        absence = absence_of(url, backend, queue)
         mailbox = backend.mailbox(queue)
         if not yes:
-            if not sys.stdin.isatty():
-                raise InvalidParameterError("purge destroys messages: say --yes to do it unasked")
-            count = mailbox.approximate_count()
-            typer.confirm(f"Remove all {count} messages of {queue}?", abort=True)
+            if sys.stdin is None or not sys.stdin.isatty():
+                raise InvalidParameterError("purge removes messages; pass --yes to confirm it")
+            _confirm_purge(mailbox.approximate_count(), queue)
         removed = mailbox.purge()
+    if not removed:
+        _say_absence(absence)
     if as_json:
         output.print_json({"queue": queue, "removed": removed})
     else:
-        output.console().print(f"removed {removed} messages from {queue}")
+        output.print_line(f"removed {output.counted(removed, 'message')} from {queue}")
+
+
+def _say_absence(absence: str | None) -> None:
+    if absence is not None:
+        output.note(f"wink: {absence}")
+
+
+def _confirm_purge(count: int, queue: str) -> None:
+    every = "the only message" if count == 1 else f"all {count} messages"
+    typer.confirm(f"Remove {every} of {queue}?", abort=True)
 
 
 def _names(backend: Backend, queue: str | None) -> list[str]:
@@ -175,7 +245,13 @@ def _names(backend: Backend, queue: str | None) -> list[str]:
 
 def _stats_of(backend: Backend, names: list[str]) -> Iterator[tuple[str, MailboxStats]]:
     for name in names:
-        yield name, backend.mailbox(name).stats()
+        try:
+            yield name, backend.mailbox(name).stats()
+        except InvalidParameterError as error:
+            if len(names) == 1:
+                raise
+            # Another program wrote it; the other queues can still be shown.
+            output.note(f"wink: queue {name!r} is left out: {error}")
 
 
 def _show_stats(backend: Backend, names: list[str], as_json: bool) -> None:
@@ -183,24 +259,28 @@ def _show_stats(backend: Backend, names: list[str], as_json: bool) -> None:
         for name, counted in _stats_of(backend, names):
             output.print_json({"queue": name, **_fields(counted)})
     else:
-        output.console().print(_stats_table(backend, names))
+        tables.show(_stats_table(backend, names))
 
 
 def _fields(counted: MailboxStats) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "pending": counted.pending,
         "in_flight": counted.in_flight,
         "delayed": counted.delayed,
         "oldest_age_seconds": counted.oldest_age_seconds,
     }
+    return {**fields, "unreadable": counted.unreadable} if counted.unreadable else fields
 
 
 def _stats_table(backend: Backend, names: list[str]) -> Table:
-    rows = (
-        (name, counted.pending, counted.in_flight, counted.delayed, _age(counted))
-        for name, counted in _stats_of(backend, names)
-    )
-    return output.table("Queues", ("queue", "pending", "in flight", "delayed", "oldest"), rows)
+    rows = [
+        (name, each.pending, each.in_flight, each.delayed, _age(each), each.unreadable)
+        for name, each in _stats_of(backend, names)
+    ]
+    columns = ("queue", "pending", "in flight", "delayed", "oldest", "unreadable")
+    # Records are rarely set aside, so the column is shown only if a queue has some.
+    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    return tables.table("Queues", columns[:shown], (row[:shown] for row in rows))
 
 
 def _age(counted: MailboxStats) -> str:
@@ -231,10 +311,20 @@ def _show(message: Message[Any, Any] | Peeked[Any], as_json: bool) -> None:
             shown["error"] = error
         output.print_json(shown)
         return
-    times = "" if message.delivery_count < 2 else f", delivery {message.delivery_count}"
-    output.console().print(f"{message.id} (sent {message.enqueued_at:%Y-%m-%d %H:%M:%S}{times})")
-    text = output.plain_text(body) if error is None else f"unreadable: {error}"
-    output.console().print(f"  {text}", markup=False)
+    sent = f"{message.enqueued_at:%Y-%m-%d %H:%M:%S}"
+    output.print_line(f"{message.id} (sent {sent}{_deliveries(message)})")
+    output.print_line("  " + (output.plain_text(body) if error is None else f"unreadable: {error}"))
+    if message.attributes:
+        output.print_line(f"  attributes: {output.plain_text(dict(message.attributes))}")
+
+
+def _deliveries(message: Message[Any, Any] | Peeked[Any]) -> str:
+    count = message.delivery_count
+    if isinstance(message, Message):  # this one is a delivery
+        return "" if count < 2 else f", delivery {count}"
+    if not count:
+        return ""
+    return ", delivered once" if count == 1 else f", delivered {count} times"
 
 
 def _document(text: str, what: str) -> Any:
@@ -251,12 +341,22 @@ def _document(text: str, what: str) -> Any:
     return value
 
 
+def _read_stdin() -> str:
+    try:
+        # Whatever the terminal's encoding is: JSON is always UTF-8.
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidParameterError(f"stdin is not UTF-8: {error}") from error
+
+
 def _documents(text: str) -> list[Any]:
-    """Read one JSON document, or else one a line."""
+    """Read one JSON document, or else one per line."""
+    if not text.strip():
+        raise InvalidParameterError("stdin is empty")
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        # Not splitlines(), which also splits where a JSON string may go on, as at U+2028.
+        # Not splitlines(): it also splits at characters that a JSON string may contain, as U+2028.
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     else:
         lines = []

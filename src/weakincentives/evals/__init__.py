@@ -1,4 +1,4 @@
-"""Evaluation over a pool of workers: a data set in, a report out."""
+"""Evaluates an agent on a data set with a pool of workers, and reports the results."""
 
 from .collection import collect_results
 from .comparison import Comparison, compare

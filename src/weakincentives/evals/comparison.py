@@ -1,10 +1,10 @@
-"""Two runs over the same samples: what changed, and whether that means anything."""
+"""Compares two runs over the same samples, and tests whether the change is significant."""
 
 from weakincentives.dataclasses import FrozenDataclass
 from weakincentives.runtime.mailbox import InvalidParameterError
 
 from .report import EvalReport
-from .statistics import Interval, bootstrap_means, mcnemar
+from .statistics import Interval, difference_interval, mcnemar, sign_flip
 
 __all__ = ["Comparison", "compare"]
 
@@ -28,52 +28,67 @@ class Comparison:
     mean_score_a: float
     mean_score_b: float
     p_value: float
-    """McNemar's exact test: how likely so uneven a change would be if nothing had changed."""
+    """McNemar's exact test: how likely it is that chance alone made so uneven a change."""
     pass_rate_interval: Interval
-    """The 95 % bootstrap interval of the difference of the pass rates."""
+    """The 95 % interval of the difference of the pass rates."""
     mean_score_interval: Interval
-    """The 95 % bootstrap interval of the difference of the mean scores."""
+    """The 95 % interval of the difference of the mean scores."""
+    score_p_value: float
+    """The paired permutation test: the same for the mean scores."""
 
     @property
     def pass_rate_difference(self) -> float:
-        """The pass rate of ``b`` less that of ``a``."""
+        """The pass rate of ``b`` minus that of ``a``."""
         return self.pass_rate_b - self.pass_rate_a
 
     @property
     def mean_score_difference(self) -> float:
-        """The mean score of ``b`` less that of ``a``."""
+        """The mean score of ``b`` minus that of ``a``."""
         return self.mean_score_b - self.mean_score_a
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone would rarely (less than once in 20 times) do this."""
-        return self.p_value < SIGNIFICANT
+        """Whether chance alone would cause such a change in less than 5 % of all cases."""
+        return any(self._significant())
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse`` or ``no significant difference``."""
-        if not self.significant:
+        """``better``, ``worse``, ``mixed`` or ``no significant difference``.
+
+        ``mixed``: the pass rate and the mean score changed significantly, in opposite directions.
+        """
+        passes, scores = self._significant()
+        signs = set()
+        if passes:
+            signs.add(len(self.fixed) > len(self.broken))
+        if scores:
+            signs.add(self.mean_score_difference > 0)
+        if not signs:
             return "no significant difference"
-        return "better" if len(self.fixed) > len(self.broken) else "worse"
+        if len(signs) == 2:
+            return "mixed"
+        return "better" if signs.pop() else "worse"
+
+    def _significant(self) -> tuple[bool, bool]:
+        """Return whether the pass rates and the mean scores differ, by Hochberg's rule."""
+        # Two tests are two chances for a false alarm. Requiring both p-values below the level, or
+        # one below half of it, keeps the risk for both together at that level.
+        both = max(self.p_value, self.score_p_value) < SIGNIFICANT
+        level = SIGNIFICANT if both else SIGNIFICANT / 2
+        return self.p_value < level, self.score_p_value < level
 
 
 def compare(a: EvalReport, b: EvalReport, *, seed: int = 0) -> Comparison:
-    """Compare two runs sample by sample; the same seed gives the same intervals."""
+    """Compare two runs sample by sample; the same seed gives the same p-values."""
     before = {result.sample_id: result for result in a.results}
     after = {result.sample_id: result for result in b.results}
     common = [id for id in before if id in after]
     if not common:
         raise InvalidParameterError("the two runs have no sample in common")
-    pairs = [
-        (
-            float(after[id].passed) - float(before[id].passed),
-            after[id].score.value - before[id].score.value,
-        )
-        for id in common
-    ]
     fixed = tuple(id for id in common if after[id].passed and not before[id].passed)
     broken = tuple(id for id in common if before[id].passed and not after[id].passed)
-    pass_rates, mean_scores = bootstrap_means(pairs, seed=seed)
+    passes = [float(after[id].passed) - float(before[id].passed) for id in common]
+    scores = [after[id].score.value - before[id].score.value for id in common]
     size = len(common)
     return Comparison(
         common=size,
@@ -86,6 +101,7 @@ def compare(a: EvalReport, b: EvalReport, *, seed: int = 0) -> Comparison:
         mean_score_a=sum(before[id].score.value for id in common) / size,
         mean_score_b=sum(after[id].score.value for id in common) / size,
         p_value=mcnemar(len(broken), len(fixed)),
-        pass_rate_interval=pass_rates,
-        mean_score_interval=mean_scores,
+        pass_rate_interval=difference_interval(passes),
+        mean_score_interval=difference_interval(scores),
+        score_p_value=sign_flip(scores, seed=seed),
     )

@@ -1,4 +1,4 @@
-"""Samples with known answers, read from JSON Lines."""
+"""A data set: samples with expected answers, read from a JSON Lines file."""
 
 import os
 import random
@@ -20,7 +20,7 @@ ExpectedT = TypeVar("ExpectedT", default=Any)
 I = TypeVar("I")  # noqa: E741 - beside E
 E = TypeVar("E")
 
-# A sample travels as one message, and larger ones fit into no mailbox.
+# A sample is sent as one message, and no mailbox accepts a larger one.
 MAX_LINE = 1024 * 1024
 
 _PLACE = re.compile(r"\s+- at `\$\.?(?P<field>[^`]*)`$")
@@ -28,7 +28,7 @@ _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
 
 
 class DatasetError(InvalidParameterError):
-    """The data set cannot be used as it is."""
+    """The data set is invalid or cannot be read."""
 
 
 @FrozenDataclass()
@@ -39,16 +39,16 @@ class Sample(Generic[InputT, ExpectedT]):
     input: InputT
     expected: ExpectedT
     tags: tuple[str, ...] = ()
-    """What the report breaks the pass rate down by."""
+    """Labels; the report shows the pass rate for each."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
-            raise ValueError(f"id must be text that is not empty, not {self.id!r:.100}")
+            raise ValueError(f"id must be non-empty text, not {self.id!r:.100}")
 
 
 @FrozenDataclass()
 class Dataset(Generic[InputT, ExpectedT]):
-    """Samples in order; no two have the same id."""
+    """An ordered list of samples with unique ids."""
 
     samples: tuple[Sample[InputT, ExpectedT], ...]
 
@@ -76,9 +76,9 @@ class Dataset(Generic[InputT, ExpectedT]):
     def load(
         path: str | os.PathLike[str], input_type: Any = Any, expected_type: Any = Any
     ) -> "Dataset[Any, Any]":
-        """Read a file with one JSON object a line: ``id``, ``input``, ``expected``, ``tags``.
+        """Read a file with one JSON object per line: ``id``, ``input``, ``expected``, ``tags``.
 
-        An error names the file, the line and the field.
+        Errors name the file, the line and the field.
         """
         try:
             codec = Codec(Sample[input_type, expected_type])
@@ -96,23 +96,23 @@ class Dataset(Generic[InputT, ExpectedT]):
             lines[sample.id] = number
             samples.append(sample)
         if not samples:
-            raise DatasetError(f"{path} has no samples: write one JSON object a line")
+            raise DatasetError(f"{path} has no samples: write one JSON object per line")
         return Dataset(tuple(samples))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the samples as JSON Lines; whoever reads the file sees all of them or the old."""
+        """Write the samples as JSON Lines; a reader sees the old file or all of the new one."""
         codec = Codec()
         write_whole(Path(path), (codec.encode(sample) + b"\n" for sample in self.samples))
 
     def sample(self, count: int, *, seed: int = 0) -> "Dataset[InputT, ExpectedT]":
-        """Return ``count`` samples chosen at random, the same for the same seed, in order."""
+        """Return ``count`` random samples in their order; the same seed gives the same samples."""
         if not 0 <= count <= len(self.samples):
             raise DatasetError(f"count must be from 0 to {len(self.samples)}, not {count!r}")
         chosen = sorted(random.Random(seed).sample(range(len(self.samples)), count))
         return Dataset(tuple(self.samples[index] for index in chosen))
 
     def without(self, ids: Iterable[str]) -> "Dataset[InputT, ExpectedT]":
-        """Return the samples with other ids than these."""
+        """Return the data set without the samples of these ids."""
         left_out = frozenset(ids)
         return Dataset(tuple(sample for sample in self.samples if sample.id not in left_out))
 
@@ -137,7 +137,7 @@ class Dataset(Generic[InputT, ExpectedT]):
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file beside its place and move it there when all of it is on the disk."""
+    """Write a file atomically: write a temporary file to disk, then rename it to ``path``."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
@@ -150,17 +150,17 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers."""
+    """Yield the number and the content of each line that is not blank."""
     try:
         with path.open("rb") as file:
             number = 0
-            # Never more than the limit: a file without line ends must not fill the memory.
+            # Read at most the limit, so that a file without line ends cannot fill the memory.
             while line := file.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE and not line.endswith(b"\n"):
                     raise DatasetError(
-                        f"{path}, line {number} is longer than {MAX_LINE:,} bytes, the most that "
-                        f"a sample may have; put large inputs elsewhere and refer to them"
+                        f"{path}, line {number} is longer than {MAX_LINE:,} bytes, the limit for "
+                        f"a sample; store large inputs elsewhere and refer to them"
                     )
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if line.strip():

@@ -1,4 +1,4 @@
-"""The report as text for other tools: Markdown and JUnit XML."""
+"""Formats a report as Markdown and as JUnit XML."""
 
 import re
 from typing import TYPE_CHECKING
@@ -12,13 +12,13 @@ __all__ = ["junit_xml", "markdown", "milliseconds", "percent"]
 SHOWN = 50
 SHOWN_TEXT = 200
 
-# XML 1.0 has no way to write these, not even escaped.
+# XML 1.0 cannot contain these characters, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
 def percent(share: float) -> str:
-    """Return a share as people read it: 100 % and 0 % only if it is all or none."""
+    """Format a fraction as a percentage; 100 % and 0 % appear only for exactly all and none."""
     text = f"{share:.1%}"
     if text == "100.0%" and share < 1:
         return ">99.9%"
@@ -26,7 +26,7 @@ def percent(share: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return a latency as people read it."""
+    """Format a latency for people to read."""
     if value is None:
         return "-"
     if value >= 10_000:
@@ -35,7 +35,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def markdown(report: "EvalReport") -> str:
-    """Return the figures, the tags and the first failures."""
+    """Return the report as Markdown: the figures, the tags and the first failures."""
     low, high = report.pass_rate_interval
     lines = [
         f"# Evaluation {_md(report.run_id or '')}".rstrip(),
@@ -76,7 +76,7 @@ def markdown(report: "EvalReport") -> str:
 
 
 def junit_xml(report: "EvalReport") -> str:
-    """Return a test suite: failed is a failure, an error an error, missing an error too."""
+    """Return the report as a JUnit test suite; a missing sample counts as an error."""
     failed = report.failed_samples()
     errors = report.error_count
     suite = Xml.Element(
@@ -102,11 +102,11 @@ def junit_xml(report: "EvalReport") -> str:
             reason = result.score.reason or f"score {result.score.value:g}"
             failure = Xml.SubElement(case, "failure", message=_xml(reason))
             failure.text = _xml(result.output or "")
-    # Of some only the number may be known.
+    # Of some missing samples only the number may be known.
     unknown = report.missing_count - len(report.missing)
     for id in (*report.missing, *(f"unknown {n}" for n in range(1, unknown + 1))):
         case = Xml.SubElement(suite, "testcase", classname="eval.missing", name=_xml(id))
-        Xml.SubElement(case, "error", type="missing", message="no result came in time")
+        Xml.SubElement(case, "error", type="missing", message="no result arrived in time")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(suite, encoding="unicode")
 
 
@@ -128,7 +128,7 @@ def _failures(report: "EvalReport") -> list[str]:
 
 
 def _md(text: str) -> str:
-    """Return foreign text so that it stays in its cell and means nothing in Markdown."""
+    """Escape text for a table cell, so that Markdown does not interpret it."""
     cut = text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…"
     return _MARKUP.sub(r"\\\1", " ".join(_xml(cut).split()))
 

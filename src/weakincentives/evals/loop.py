@@ -1,32 +1,38 @@
-"""EvalLoop: samples from a mailbox, through a MainLoop and an evaluator, to results."""
+"""EvalLoop receives samples, runs each through a MainLoop, and scores the output."""
 
-import logging
+import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
+from weakincentives.error_text import described, type_name
 from weakincentives.ids import new_id
+from weakincentives.logs import get_logger
 from weakincentives.runtime import (
+    Backoff,
     DLQPolicy,
     Failure,
-    Heartbeat,
     Mailbox,
     MainLoop,
+    Session,
     Worker,
     WorkerConfig,
 )
-from weakincentives.runtime.evidence import described
-from weakincentives.runtime.type_arguments import arguments_of, bind
+from weakincentives.runtime.worker.built_on_worker import BuiltOnWorker
+from weakincentives.runtime.worker.config import SOON
+from weakincentives.runtime.worker.type_arguments import BoundByAlias, arguments_of, bind
+from weakincentives.runtime.worker.validation import is_async
 from weakincentives.serde import Codec, EncodeError
 
 from .messages import EvalRequest, EvalResult
-from .score import Score, judged
+from .score import Score, as_score, as_session_evaluator
 
 __all__ = ["EvalLoop"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 InputT = TypeVar("InputT", default=Any)
 OutputT = TypeVar("OutputT", default=Any)
@@ -34,97 +40,115 @@ ExpectedT = TypeVar("ExpectedT", default=Any)
 
 MAX_TEXT = 2_000
 
+Judged: TypeAlias = Score | Exception
+"""What the evaluator returned or raised."""
 
-class EvalLoop(Generic[InputT, OutputT, ExpectedT]):
-    """Serves requests to evaluate: output from the loop, score from the evaluator, to the sender.
 
-    What the loop raises is settled as `Worker` does: retried and dead-lettered under a ``dlq``,
-    an error result without one. What the evaluator raises is an error result at once.
+class EvalLoop(BoundByAlias, BuiltOnWorker, Generic[InputT, OutputT, ExpectedT]):
+    """Evaluates samples: runs the loop on each one, scores the output and sends the result.
+
+    If the loop raises, `Worker` handles that as usual: with ``dlq`` the sample is retried and
+    finally dead-lettered, without it the sender gets an error result. If the evaluator raises,
+    the sender gets an error result at once. If the loop's adapter or the evaluator is async, all
+    samples are tasks of one event loop; what is not async then runs in threads.
     """
 
     def __init__(
         self,
         *,
         loop: MainLoop[InputT, OutputT],
-        evaluator: Callable[..., Score | bool],
+        evaluator: Callable[..., Score | bool | Awaitable[Score | bool]],
         requests: Mailbox[EvalRequest[InputT, ExpectedT], EvalResult],
         dlq: DLQPolicy[EvalRequest[InputT, ExpectedT], EvalResult] | None = None,
         config: WorkerConfig | None = None,
     ) -> None:
         self.requests = requests
+        self.dlq = dlq
         self._loop = loop
-        self._judge = judged(evaluator)
-        self._detail = (config if config is not None else WorkerConfig()).error_detail
+        self._judge = as_session_evaluator(evaluator)
+        self._judges_async = is_async(evaluator)
+        config = config if config is not None else WorkerConfig()
+        if config.backoff is SOON:
+            # Many workers ask the same provider; if it is down, they must wait longer.
+            config = replace(config, backoff=Backoff(base=60.0))
+        self._detail = config.error_detail
         self._codec = Codec()
         self._worker: Worker[EvalRequest[InputT, ExpectedT], EvalResult] = Worker(
-            requests, self._handle, error_reply=_error_result, dlq=dlq, config=config
+            requests,
+            self._handle_async if loop.is_async or self._judges_async else self._handle,
+            error_reply=_error_result,
+            dlq=dlq,
+            config=config,
         )
 
     @property
     def sample_types(self) -> tuple[Any, Any]:
-        """The types of a sample's input and of what is expected; Any for what nobody said."""
-        told = arguments_of(self, EvalLoop)
+        """The types of a sample's input and expected output; Any where none is declared."""
+        declared = arguments_of(self, EvalLoop)
         of_loop = arguments_of(self._loop, MainLoop)
-        input_type = of_loop[0] if told[0] is Any else told[0]
-        output_type = of_loop[1] if told[1] is Any else told[1]
-        return input_type, (output_type if told[2] is Any else told[2])
+        input_type = of_loop[0] if declared[0] is Any else declared[0]
+        output_type = of_loop[1] if declared[1] is Any else declared[1]
+        return input_type, (output_type if declared[2] is Any else declared[2])
 
-    @property
-    def running(self) -> bool:
-        """Whether `run` is in progress."""
-        return self._worker.running
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """The loop's pulse."""
-        return self._worker.heartbeat
-
-    def run(
-        self,
-        *,
-        max_iterations: int | None = None,
-        visibility_timeout: float = 300,
-        wait_time_seconds: float = 20,
-    ) -> None:
-        """Serve requests until `shutdown`, or for ``max_iterations`` receives, empty or not."""
+    def _bind(self) -> None:
         input_type, expected_type = self.sample_types
         bind(self.requests, EvalRequest[input_type, expected_type], EvalResult)  # type: ignore[valid-type]
-        self._worker.run(
-            max_iterations=max_iterations,
-            visibility_timeout=visibility_timeout,
-            wait_time_seconds=wait_time_seconds,
-        )
-
-    def shutdown(self, *, timeout: float = 30.0) -> bool:
-        """End the loop for good; True if it has ended within ``timeout``."""
-        return self._worker.shutdown(timeout=timeout)
 
     def _handle(self, request: EvalRequest[InputT, ExpectedT]) -> EvalResult:
-        sample = request.sample
-        started = time.perf_counter()
+        sample, started = request.sample, time.perf_counter()
         response, session = self._loop.execute(sample.input)
         latency = (time.perf_counter() - started) * 1000
-        error = kind = None
         try:
-            score = self._judge(response.output, sample.expected, session)
-        except Exception as raised:  # noqa: BLE001 - the sample must not be lost with its score
-            score, kind = Score(0.0, False), type(raised).__name__
-            error = self._told(raised, request)
+            judged: Judged = self._judge(response.output, sample.expected, session)
+        except Exception as error:  # noqa: BLE001 - any error becomes the sample's result
+            judged = error
+        return self._result(request, response.output, session, latency, judged)
+
+    async def _handle_async(self, request: EvalRequest[InputT, ExpectedT]) -> EvalResult:
+        sample, started = request.sample, time.perf_counter()
+        response, session = await self._loop.execute_async(sample.input)
+        latency = (time.perf_counter() - started) * 1000
+        try:
+            judging = (response.output, sample.expected, session)
+            judged: Judged = (
+                as_score(await self._judge(*judging))
+                if self._judges_async
+                else await asyncio.to_thread(self._judge, *judging)
+            )
+        except Exception as error:  # noqa: BLE001 - any error becomes the sample's result
+            judged = error
+        return self._result(request, response.output, session, latency, judged)
+
+    def _result(
+        self,
+        request: EvalRequest[InputT, ExpectedT],
+        output: Any,
+        session: Session,
+        latency: float,
+        judged: Judged,
+    ) -> EvalResult:
+        """Return the result of a sample, given its score or what the evaluator has raised."""
+        sample, error, kind = request.sample, None, None
+        if isinstance(judged, Score):
+            score = Score(judged.value, judged.passed, _clean(judged.reason))
+        else:
+            score, kind = Score(0.0, False), type_name(judged)
+            error = self._report_evaluator_error(judged, request)
         return EvalResult(
             sample_id=sample.id,
-            score=Score(score.value, score.passed, _clean(score.reason)),
+            score=score,
             run_id=request.run_id,
             latency_ms=latency,
             error=error,
             error_type=kind,
             tags=sample.tags,
-            output=self._shown(response.output),
+            output=self._output_text(output),
             request_id=request.request_id,
             session_id=session.session_id,
         )
 
-    def _told(self, error: Exception, request: EvalRequest[Any, Any]) -> str:
-        """Write an error of the evaluator to the log, and return what the sender is told."""
+    def _report_evaluator_error(self, error: Exception, request: EvalRequest[Any, Any]) -> str:
+        """Log an error of the evaluator, and return the error text for the sender."""
         reference = new_id()[:10]
         logger.error(
             "Evaluator failed: sample_id=%s run_id=%s ref=%s",
@@ -134,15 +158,19 @@ class EvalLoop(Generic[InputT, OutputT, ExpectedT]):
             exc_info=error,
         )
         detail = f": {described(error)}" if self._detail == "text" else ""
-        return f"Evaluator failed: {type(error).__name__}{detail} (ref {reference})"
+        return f"Evaluator failed: {type_name(error)}{detail} (ref {reference})"
 
-    def _shown(self, output: Any) -> str | None:
+    def _output_text(self, output: Any) -> str | None:
         if output is None or isinstance(output, str):
             return _clean(output)
         try:
             return _clean(self._codec.encode(output).decode())
         except EncodeError:
+            pass
+        try:
             return _clean(repr(output))
+        except Exception:  # noqa: BLE001 - a __repr__ that raises must not lose the score
+            return _clean(f"<{type(output).__name__}>")
 
 
 def _error_result(failure: Failure) -> EvalResult:
@@ -160,7 +188,7 @@ def _error_result(failure: Failure) -> EvalResult:
 
 
 def _clean(text: str | None) -> str | None:
-    """Return a text that any mailbox takes: bounded, and without lone surrogates."""
+    """Return text that every mailbox accepts: bounded, and without lone surrogates."""
     if text is None:
         return None
     cut = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

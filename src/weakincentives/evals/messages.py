@@ -1,4 +1,4 @@
-"""What travels between those who evaluate and the workers."""
+"""The messages of an evaluation: requests to the workers, and their results."""
 
 from dataclasses import field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def _now() -> datetime:
 
 @FrozenDataclass()
 class EvalRequest(Generic[InputT, ExpectedT]):
-    """A sample to be evaluated, as a part of a run."""
+    """A request to evaluate one sample of a run."""
 
     sample: Sample[InputT, ExpectedT]
     run_id: str = ""
@@ -35,14 +35,14 @@ class EvalRequest(Generic[InputT, ExpectedT]):
 
 @FrozenDataclass()
 class EvalResult:
-    """What came of a sample: a score, or an error with a score of 0."""
+    """The result of one sample: a score, or an error with a score of 0."""
 
     sample_id: str
-    """Empty if the request could not be read; then ``request_id`` tells which it was."""
+    """Empty if the request could not be read; then ``request_id`` identifies the sample."""
     score: Score
     run_id: str = ""
     latency_ms: float | None = None
-    """How long the loop took for the output; None if there was none."""
+    """How long the loop took to produce the output; None if there is no output."""
     error: str | None = None
     error_type: str | None = None
     """The name of the error's type."""
@@ -55,12 +55,12 @@ class EvalResult:
 
     @property
     def passed(self) -> bool:
-        """Whether there was no error and the score was enough."""
+        """Whether there was no error and the evaluator passed the output."""
         return self.error is None and self.score.passed
 
 
 def message_id_for(run_id: str, sample_id: str) -> str:
-    """Return the id of a sample's message: submitted twice, it is the same message.
+    """Return the message id of a sample; submitting it again sends no second message.
 
     The loop derives the id of the result from it, so a result is sent once as well.
     """
@@ -68,7 +68,7 @@ def message_id_for(run_id: str, sample_id: str) -> str:
 
 
 def request_id_for(run_id: str, sample_id: str) -> UUID:
-    """Return the id of a sample's request, by which a sample is known that nobody dared to read."""
+    """Return the request id of a sample, which identifies it even if its request is unreadable."""
     return uuid5(NAMESPACE_OID, message_id_for(run_id, sample_id))
 
 

@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn here: no script has to run where the report is read."""
+"""Draws the plots of a report as SVG, so that the page needs no scripts."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .statistics import percentile
 
 __all__ = ["latency_plot", "score_plot", "tag_plot"]
 
-# Narrow enough that the letters stay readable when the page is as narrow as a phone.
+# Narrow enough for the labels to stay readable on a phone.
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 24, 36
 ROW = 34
@@ -28,7 +28,7 @@ class Bin(NamedTuple):
 
 
 def score_plot(values: Sequence[float]) -> str:
-    """Return how often each score was given."""
+    """Return a histogram of the scores."""
     bins = binned(values, 0.0, 1.0, BINS // 2)
     ticks = [(at, f"{at:g}") for at in (0.0, 0.25, 0.5, 0.75, 1.0)]
     label = f"Histogram of {len(values)} scores"
@@ -36,7 +36,7 @@ def score_plot(values: Sequence[float]) -> str:
 
 
 def latency_plot(values: Sequence[float]) -> str:
-    """Return how long the outputs took, with the median and p95; the slowest in the last bar."""
+    """Return a histogram of the latencies with p50 and p95; the last bar has all slower ones."""
     top = _round_up(percentile(values, 0.99))
     bins = binned(values, 0.0, top, BINS)
     ticks = [(top * n / 4, milliseconds(top * n / 4) if n else "0") for n in range(5)]
@@ -49,7 +49,7 @@ def latency_plot(values: Sequence[float]) -> str:
 
 
 def tag_plot(tags: Sequence[TagSummary]) -> str:
-    """Return the pass rate of each tag with its 95 % interval."""
+    """Return a bar chart of the pass rate of each tag, with its 95 % interval."""
     shown = tags[:SHOWN_TAGS]
     height = ROW * len(shown) + 20
     parts = [
@@ -80,7 +80,7 @@ def tag_plot(tags: Sequence[TagSummary]) -> str:
 
 
 def binned(values: Sequence[float], low: float, high: float, count: int) -> list[Bin]:
-    """Count the values in bins of equal width; what is beyond the last one counts there."""
+    """Count the values in bins of equal width; larger values count in the last bin."""
     width = (high - low) / count
     counts = [0] * count
     for value in values:
@@ -111,7 +111,7 @@ def _histogram(
         parts.append(_text(LEFT - 5, y + 4, f"{line:,}", "end"))
     for bin in bins:
         if bin.samples:
-            # One sample among ten thousand must still be seen.
+            # A single sample among ten thousand must still be visible.
             bar = max(tall * bin.samples / highest, 1.5)
             x = across(bin.low) + 0.8
             title = f"{bin.low:.3g} to {bin.high:.3g}: {bin.samples}"
@@ -125,7 +125,7 @@ def _histogram(
     previous = -math.inf
     for name, at in marks:
         x = across(at)
-        # Two marks close together: the second is named beside its line.
+        # If two marks are close together, the label of the second goes beside its line.
         anchor, shift = ("start", 3.0) if x - previous < 30 else ("middle", 0.0)
         parts.append(f'<path class="mark" d="M{x:.1f} {TOP - 6}V{floor}"/>')
         parts.append(_text(x + shift, TOP - 10, name, anchor))
@@ -139,7 +139,7 @@ def _count_ticks(highest: int) -> list[int]:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number that is easy to read: 1, 2, 2.5, 5 or 8 times a power of ten."""
+    """Return the next larger number that is easy to read, such as 2.5 or 8 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""Showing how far a run has come."""
+"""Shows the progress of a run."""
 
 import importlib
 import importlib.util
@@ -13,18 +13,18 @@ Progress = Callable[[int, int], object]
 
 @contextmanager
 def shown_progress(progress: Progress | None, expected: int) -> Iterator[Progress]:
-    """Yield whom to tell: the caller's own function, a bar on a terminal, or nobody."""
+    """Yield a function that shows progress: the caller's own, a bar on a terminal, or none."""
     if progress is not None:
         yield progress
     elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(expected) as told:
-            yield told
+        with _bar(expected) as update:
+            yield update
     else:
-        yield _nobody
+        yield _ignore
 
 
-def _nobody(done: int, expected: int) -> None:
-    """Nobody looks."""
+def _ignore(done: int, expected: int) -> None:
+    """Show nothing."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def _bar(expected: int) -> Iterator[Progress]:
     with rich.Progress(*columns, console=console) as bar:
         task = bar.add_task("results", total=expected)
 
-        def told(done: int, expected: int) -> None:
+        def update(done: int, expected: int) -> None:
             bar.update(task, completed=done)
 
-        yield told
+        yield update

@@ -1,4 +1,4 @@
-"""What came of a run."""
+"""The report of a run: its results and the figures computed from them."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ VERSION = 1
 
 @FrozenDataclass()
 class TagSummary:
-    """The samples with one tag."""
+    """The figures of the samples with one tag."""
 
     tag: str
     total: int
@@ -31,7 +31,7 @@ class TagSummary:
 
     @property
     def pass_rate(self) -> float:
-        """The share that passed."""
+        """The fraction of samples that passed."""
         return self.passed / self.total
 
     @property
@@ -42,7 +42,7 @@ class TagSummary:
 
 @FrozenDataclass()
 class EvalReport:
-    """The results of a run, each sample once. An error counts as not passed, with a score of 0."""
+    """The results of a run, one for each sample; an error counts as failed with a score of 0."""
 
     results: tuple[EvalResult, ...]
     run_id: str | None = None
@@ -57,7 +57,7 @@ class EvalReport:
 
     @property
     def missing_count(self) -> int:
-        """How many samples have none."""
+        """How many samples have no result."""
         return max(self.expected_count - self.total_samples, len(self.missing))
 
     @property
@@ -77,12 +77,12 @@ class EvalReport:
 
     @property
     def pass_rate(self) -> float:
-        """The share of results that passed; 0 if there are none."""
+        """The fraction of results that passed; 0 if there are none."""
         return self.passed_count / self.total_samples if self.results else 0.0
 
     @property
     def pass_rate_interval(self) -> Interval:
-        """Where the pass rate would lie with endless samples like these (95 %, Wilson)."""
+        """The 95 % confidence interval of the pass rate (Wilson)."""
         return wilson(self.passed_count, self.total_samples)
 
     @property
@@ -96,18 +96,18 @@ class EvalReport:
         return [result.latency_ms for result in self.results if result.latency_ms is not None]
 
     def latency_percentile(self, share: float) -> float | None:
-        """Return a percentile of the latency in milliseconds, 0.95 for p95; None of none."""
+        """Return a latency percentile in milliseconds (0.95 for p95), or None if there are none."""
         if not 0 <= share <= 1:
             raise InvalidParameterError(f"share must be from 0 to 1, not {share!r}")
         return percentile(self.latencies, share) if self.latencies else None
 
     def errors_by_type(self) -> dict[str, int]:
-        """Count the errors by the name of their type, the most frequent first."""
+        """Return the number of errors for each type name, the most frequent first."""
         kinds = Counter(r.error_type or "unknown" for r in self.results if r.error is not None)
         return dict(sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0])))
 
     def by_tag(self) -> dict[str, TagSummary]:
-        """Break the results down by tag; a sample counts for each of its tags."""
+        """Return the figures for each tag; a sample counts for each of its tags."""
         groups: dict[str, list[EvalResult]] = {}
         for result in self.results:
             for tag in dict.fromkeys(result.tags) or (UNTAGGED,):
@@ -122,7 +122,7 @@ class EvalReport:
         return tuple(result for result in self.results if not result.passed)
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures without the single results, as plain JSON values."""
+        """Return the figures as plain JSON values, without the individual results."""
         return {
             "run_id": self.run_id,
             "expected": self.expected_count,
@@ -165,10 +165,11 @@ class EvalReport:
         try:
             stored = msgspec.json.decode(text, type=_Stored)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise InvalidParameterError(f"{source} is no report: {error}") from error
+            raise InvalidParameterError(f"{source} is not a report: {error}") from error
         if stored.version != VERSION:
             raise InvalidParameterError(
-                f"{source} is a report of version {stored.version}, this reads version {VERSION}"
+                f"{source} is a report of version {stored.version}; only version {VERSION} is "
+                f"supported"
             )
         summary = stored.summary
         return EvalReport(stored.results, summary.run_id, summary.expected, stored.missing)
@@ -184,20 +185,20 @@ class EvalReport:
             ) from error
 
     def to_markdown(self) -> str:
-        """Return a short report for a pull request or a chat."""
+        """Return a short report as Markdown, for a pull request or a chat."""
         from .formats import markdown
 
         return markdown(self)
 
     def to_junit_xml(self) -> str:
-        """Return the report as CI servers read it: one test case a sample."""
+        """Return the report as JUnit XML for CI servers, with one test case per sample."""
         from .formats import junit_xml
 
         return junit_xml(self)
 
     def to_html(self) -> str:
-        """Return one self-contained page with plots: no script, nothing loaded from elsewhere."""
-        from .page import page
+        """Return the report as one self-contained HTML page with plots and without scripts."""
+        from .html_report import page
 
         return page(self)
 

@@ -1,4 +1,4 @@
-"""What is asked of a provider."""
+"""The prompt that an adapter sends to a model's provider."""
 
 from typing import Any, Generic
 
@@ -13,12 +13,12 @@ OutputT = TypeVar("OutputT", default=Any)
 
 
 class ValidationError(WinkError, ValueError):
-    """The request cannot be made into a prompt."""
+    """The request cannot be turned into a prompt."""
 
 
 @FrozenDataclass()
 class Prompt(Generic[OutputT]):
-    """A prompt: its name, its text, the type of output it asks for, and what it is about."""
+    """A prompt: its name, its text, the type of its output, and its parameters."""
 
     name: str
     text: str = ""

@@ -5,26 +5,51 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
 from weakincentives.errors import WinkError
-
-from .backoff import Backoff
-from .deadline import Budget, BudgetExceededError, Deadline, DeadlineExceededError, Usage
-from .dlq import DeadLetter, DLQConsumer, DLQPolicy, replay_dead_letters
-from .health import HealthServer
-from .heartbeat import Heartbeat
-from .lease_extender import (
+from weakincentives.runtime.agent.main_loop import (
+    MainLoop,
+    MainLoopConfig,
+    MainLoopRequest,
+    MainLoopResult,
+)
+from weakincentives.runtime.agent.session import Session
+from weakincentives.runtime.budget import (
+    Budget,
+    BudgetExceededError,
+    Deadline,
+    DeadlineExceededError,
+    Usage,
+)
+from weakincentives.runtime.dead_letters.consumer import DLQConsumer
+from weakincentives.runtime.dead_letters.letter import DeadLetter
+from weakincentives.runtime.dead_letters.policy import DLQPolicy
+from weakincentives.runtime.dead_letters.replay import replay_dead_letters
+from weakincentives.runtime.group.group import LoopGroup
+from weakincentives.runtime.group.health_server import HealthServer
+from weakincentives.runtime.group.runnable import Runnable
+from weakincentives.runtime.group.signals import ShutdownCoordinator
+from weakincentives.runtime.group.watchdog import Watchdog
+from weakincentives.runtime.leases.extender import (
     Lease,
     LeaseExtender,
     LeaseExtenderConfig,
     LeaseLostError,
     current_lease,
 )
-from .lifecycle import LoopGroup, Runnable
+from weakincentives.runtime.worker.backoff import Backoff
+from weakincentives.runtime.worker.decide import RepeatedCrashError
+from weakincentives.runtime.worker.errors import (
+    JobCancelledError,
+    NoCurrentJobError,
+    RetryAfter,
+    TimeLimitExceededError,
+)
+from weakincentives.runtime.worker.job import AsyncJob, Job, current_async_job, current_job
+from weakincentives.runtime.worker.worker import Failure, Worker, WorkerConfig
+
+from .heartbeat import Heartbeat
 from .mailbox import (
     Capabilities,
-    CollectingMailbox,
     CompositeResolver,
-    FakeMailbox,
-    ImmediateReply,
     InMemoryMailbox,
     InMemoryMailboxFactory,
     InMemoryReplyStore,
@@ -42,10 +67,10 @@ from .mailbox import (
     Message,
     MessageFinalizedError,
     NoReplyChannelError,
-    NullMailbox,
     PayloadTooLargeError,
     Peeked,
     ReceiptHandleExpiredError,
+    ReentrantStepError,
     RegistryResolver,
     Reply,
     ReplyAlreadySentError,
@@ -61,12 +86,6 @@ from .mailbox import (
     SerializationError,
     UnsupportedOperationError,
 )
-from .main_loop import MainLoop, MainLoopConfig, MainLoopRequest, MainLoopResult
-from .session import Session
-from .settlement import RepeatedCrashError
-from .shutdown import ShutdownCoordinator
-from .watchdog import Watchdog
-from .worker import Failure, Worker, WorkerConfig
 
 if TYPE_CHECKING:
     from weakincentives.contrib.mailbox import DynamoDBReplyStore as DynamoDBReplyStore
@@ -78,13 +97,17 @@ if TYPE_CHECKING:
     from weakincentives.contrib.mailbox import SQLiteReplyStore as SQLiteReplyStore
     from weakincentives.contrib.mailbox import SQSMailbox as SQSMailbox
     from weakincentives.contrib.mailbox import SQSMailboxFactory as SQSMailboxFactory
+    from weakincentives.runtime.mailbox.testing import CollectingMailbox as CollectingMailbox
+    from weakincentives.runtime.mailbox.testing import FakeMailbox as FakeMailbox
+    from weakincentives.runtime.mailbox.testing import ImmediateReply as ImmediateReply
+    from weakincentives.runtime.mailbox.testing import NullMailbox as NullMailbox
 
 __all__ = [
+    "AsyncJob",
     "Backoff",
     "Budget",
     "BudgetExceededError",
     "Capabilities",
-    "CollectingMailbox",
     "CompositeResolver",
     "DLQConsumer",
     "DLQPolicy",
@@ -93,15 +116,15 @@ __all__ = [
     "DeadlineExceededError",
     "Dispatcher",
     "Failure",
-    "FakeMailbox",
     "HealthServer",
     "Heartbeat",
-    "ImmediateReply",
     "InMemoryMailbox",
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
     "InProcessDispatcher",
     "InvalidParameterError",
+    "Job",
+    "JobCancelledError",
     "Lease",
     "LeaseExtender",
     "LeaseExtenderConfig",
@@ -123,11 +146,12 @@ __all__ = [
     "MainLoopResult",
     "Message",
     "MessageFinalizedError",
+    "NoCurrentJobError",
     "NoReplyChannelError",
-    "NullMailbox",
     "PayloadTooLargeError",
     "Peeked",
     "ReceiptHandleExpiredError",
+    "ReentrantStepError",
     "RegistryResolver",
     "RepeatedCrashError",
     "Reply",
@@ -141,28 +165,33 @@ __all__ = [
     "ReplyState",
     "ReplyStore",
     "ReplyTimeoutError",
+    "RetryAfter",
     "Runnable",
     "SerializationError",
     "Session",
     "ShutdownCoordinator",
+    "TimeLimitExceededError",
     "UnsupportedOperationError",
     "Usage",
     "Watchdog",
     "WinkError",
     "Worker",
     "WorkerConfig",
+    "current_async_job",
+    "current_job",
     "current_lease",
     "replay_dead_letters",
 ]
 
-_BACKENDS = "weakincentives.contrib.mailbox"
+_LAZY = ("weakincentives.contrib.mailbox", "weakincentives.runtime.mailbox.testing")
 
 
 def __getattr__(name: str) -> Any:
-    # Backends are imported when they are first used, so that nobody needs all of them. They are
-    # not in __all__ either: an import of * would import them all.
+    # Backends and test doubles are imported when they are first used, so that no program needs
+    # them all. They are not in __all__ either: an import of * would import them all.
     if not name.startswith("_"):
-        backends = importlib.import_module(_BACKENDS)
-        if name in backends.__all__:
-            return getattr(backends, name)
+        for home in _LAZY:
+            module = importlib.import_module(home)
+            if name in module.__all__:
+                return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

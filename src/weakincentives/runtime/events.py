@@ -1,4 +1,4 @@
-"""What loops tell a Dispatcher: small frozen facts, after they have become true."""
+"""The events that loops publish to a Dispatcher, each after it has happened."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ __all__ = [
     "JobFailed",
     "JobFinished",
     "JobGivenBack",
+    "JobPutOff",
     "JobSkipped",
     "JobStarted",
     "LoopEvent",
@@ -22,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LoopEvent:
-    """Something happened in the loop that serves the mailbox of this name."""
+    """An event of the loop that serves the mailbox of this name."""
 
     mailbox: str
 
@@ -45,39 +46,48 @@ class JobFinished(LoopEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(LoopEvent):
-    """A message could not be handled; the reference is what the sender was told and the log has."""
+    """A handler failed; ``reference`` appears in the error reply and in the log."""
 
     message_id: str
     error_type: str
     reference: str
     outcome: str
-    """``retry``, ``told`` (the sender got the error) or ``dead-letter``."""
+    """``retry``, ``told`` (an error reply was sent), ``dead-letter``, or ``answered`` (the handler
+    had replied before it failed, so it is not tried again)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSkipped(LoopEvent):
-    """A message was acknowledged without running it: nobody waits for its reply any more."""
+    """A message was acknowledged without running it, because its reply is no longer awaited."""
 
     message_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobGivenBack(LoopEvent):
-    """A message was given back because the loop ends."""
+    """A message was put back without having been run to its end; that does not count as a try."""
 
     message_id: str
 
 
 @dataclass(frozen=True, slots=True)
+class JobPutOff(LoopEvent):
+    """A handler asked to have its message again after ``seconds``; that is not a failure."""
+
+    message_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobAbandoned(LoopEvent):
-    """The lease was lost: nothing more is replied or acknowledged for this delivery."""
+    """What a handler returned was dropped: its lease was lost, or another thread settled it."""
 
     message_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDeadLettered(LoopEvent):
-    """A message was moved to the dead letters."""
+    """A message was given up and its dead letter was sent."""
 
     message_id: str
     dead_letter_id: str
@@ -87,7 +97,7 @@ class MessageDeadLettered(LoopEvent):
 
 @dataclass(frozen=True, slots=True)
 class MailboxUnreachable(LoopEvent):
-    """A receive failed; the loop looks again after the pause."""
+    """A receive failed, or keeps failing; it is tried again after ``pause`` seconds."""
 
     error_type: str
     pause: float
@@ -95,7 +105,7 @@ class MailboxUnreachable(LoopEvent):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterReplayed(LoopEvent):
-    """A dead letter of this mailbox was sent again."""
+    """A dead letter of this mailbox was replayed."""
 
     dead_letter_id: str
     message_id: str

@@ -1,4 +1,4 @@
-"""The pulse of a loop: what a watchdog and a readiness probe may know without asking anybody."""
+"""A loop's heartbeat, which the watchdog and health probes read without blocking."""
 
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -8,97 +8,116 @@ from weakincentives.clock import Clock, SystemClock
 
 __all__ = ["Heartbeat"]
 
-# How long a look may outlast the wait it asked for before it counts as hanging.
+# How many seconds a receive may take beyond its wait time before it counts as hanging.
 OVERDUE = 15.0
 
 
 class Heartbeat:
-    """Tells that a loop is alive (`beat`) and that it can reach its mailbox (`looking`).
+    """Shows that a loop is alive (`beat`) and that it can reach its mailbox (`looking`).
 
     A loop wraps each receive in ``with heartbeat.looking(wait):`` and each job in
-    ``with heartbeat.working():``. Nothing here blocks, so probes and watchdogs may read it while
-    the loop hangs.
+    ``with heartbeat.working():``. Nothing here blocks, so the watchdog and health probes can read
+    it while the loop hangs.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self._last = self.clock.monotonic()
-        self._looked: float | None = None
-        self._missed: str | None = None
-        # Dicts, not sets: several threads of one loop come and go while a probe takes a copy.
-        self._looks: dict[Look, None] = {}
-        self._jobs: dict[Job, None] = {}
+        self._has_received = False
+        self._reached_at = 0.0
+        self._receive_error: str | None = None
+        self._extension_error: str | None = None
+        # Dicts, not sets: list(dict) is safe while other threads of the loop change it.
+        self._receives: dict[ReceiveInProgress, None] = {}
+        self._jobs: dict[JobInProgress, None] = {}
 
     @property
     def last(self) -> float:
-        """The clock's monotonic reading at the last beat."""
+        """When the last beat was, as a monotonic reading of the clock."""
         return self._last
 
     def beat(self) -> None:
-        """Say that the loop goes on; in a long job, that the job does."""
+        """Record that the loop makes progress; in a handler, that the job does."""
         self._last = self.clock.monotonic()
-        job = Job.current.get()
+        job = JobInProgress.current.get()
         if job is not None and job.heart is self:
             job.last = self._last
 
     def elapsed(self) -> float:
-        """Return the seconds since the last beat; with jobs at work, of the most silent of them."""
-        oldest = min((job.last for job in list(self._jobs)), default=self._last)
-        return max(0.0, self.clock.monotonic() - min(oldest, self._last))
+        """Return the seconds since the last beat, or since that of the most silent running job.
 
-    def working(self) -> "Job":
-        """Return a context in which one job runs; its silence is not hidden by others' beats."""
-        return Job(self)
+        A receive in progress counts as silence only after its wait time is over.
+        """
+        now = self.clock.monotonic()
+        due = max((one.due for one in list(self._receives)), default=0.0)
+        last = max(self._last, min(due, now))
+        oldest = min((job.last for job in list(self._jobs)), default=last)
+        return max(0.0, now - min(oldest, last))
+
+    def working(self) -> "JobInProgress":
+        """Return a context for one job; beats of other jobs do not hide that this one hangs."""
+        return JobInProgress(self)
 
     def at_work(self) -> bool:
-        """Say whether the caller is inside a job of this loop, and so must not wait for its end."""
-        job = Job.current.get()
+        """Return whether the caller is in a job of this loop, and so must not wait for its end."""
+        job = JobInProgress.current.get()
         return job is not None and job.heart is self
 
-    def looking(self, wait_time_seconds: float = 0.0) -> "Look":
-        """Return a context for one look into the mailbox that may wait so long."""
-        return Look(self, wait_time_seconds)
+    def looking(self, wait_time_seconds: float = 0.0) -> "ReceiveInProgress":
+        """Return a context for one receive that waits for at most ``wait_time_seconds``."""
+        return ReceiveInProgress(self, wait_time_seconds)
 
     def looked(self) -> None:
-        """Say that the mailbox was reached, whether or not there was a message."""
-        self._looked = self._last = self.clock.monotonic()
-        self._missed = None
+        """Record that a receive reached the mailbox, with or without a message."""
+        self._reached_at = self._last = self.clock.monotonic()
+        self._has_received = True
+        self._receive_error = self._extension_error = None
 
     def missed(self, error: BaseException) -> None:
-        """Say that the mailbox could not be reached."""
+        """Record that a receive failed."""
         self.beat()
-        self._missed = type(error).__name__
+        self._receive_error = type(error).__name__
+
+    def note_extension(self, error: BaseException | None) -> None:
+        """Record whether extending a lease reached the mailbox; ``error`` is None if it did.
+
+        This is not a beat, because the lease extender runs in its own thread.
+        """
+        if error is None:
+            self._reached_at = self.clock.monotonic()
+        self._extension_error = None if error is None else type(error).__name__
 
     @property
     def reaches(self) -> bool:
-        """Whether the mailbox was reached at the last look."""
-        return self._looked is not None and self._missed is None
+        """Whether the last receive reached the mailbox."""
+        return self._has_received and self._receive_error is None
 
     def trouble(self, within: float) -> str | None:
-        """Return why the loop is not ready, or None if it has reached its mailbox lately.
+        """Return why the loop is not ready, or None if it has recently reached its mailbox.
 
-        A long poll in progress counts for as long as it may wait. Without one, the last
-        successful look must lie within so many seconds.
+        A long poll in progress counts as ready until its wait time is over. Without one, a
+        receive or a lease extension must have succeeded in the last ``within`` seconds.
         """
-        missed, looked, now = self._missed, self._looked, self.clock.monotonic()
-        if missed is not None:
-            return f"its last look into the mailbox failed with {missed}"
-        if looked is None:
-            return "has not looked into its mailbox yet"
-        due = max((look.due for look in list(self._looks)), default=None)
+        receive_error, extension_error = self._receive_error, self._extension_error
+        if receive_error is not None:
+            return f"its last receive failed with {receive_error}"
+        if extension_error is not None:
+            return f"its last lease extension failed with {extension_error}"
+        if not self._has_received:
+            return "has not received from its mailbox yet"
+        reached, now = self._reached_at, self.clock.monotonic()
+        due = max((one.due for one in list(self._receives)), default=None)
         if due is None:
-            silent = now - looked
+            silent = now - reached
             if silent > within:
-                return f"has not looked into its mailbox for {silent:.0f} s"
-        elif now > due > looked:
-            return (
-                f"its look into the mailbox has outlasted its wait by {now - due + OVERDUE:.0f} s"
-            )
+                return f"has not reached its mailbox for {silent:.0f} s"
+        elif now > due > reached:
+            return f"its receive has exceeded its wait time by {now - due + OVERDUE:.0f} s"
         return None
 
 
-class Look:
-    """One look into the mailbox, in progress or not."""
+class ReceiveInProgress:
+    """The context of one receive; while entered, the receive is in progress."""
 
     __slots__ = ("_heart", "_wait", "due")
 
@@ -107,11 +126,16 @@ class Look:
         self._wait = wait
         self.due = 0.0
 
+    @property
+    def in_progress(self) -> bool:
+        """Whether the ``with`` block of this receive was entered and not left."""
+        return self in self._heart._receives
+
     def __enter__(self) -> None:
         heart = self._heart
         heart._last = now = heart.clock.monotonic()
         self.due = now + self._wait + OVERDUE
-        heart._looks[self] = None
+        heart._receives[self] = None
 
     def __exit__(
         self,
@@ -119,29 +143,29 @@ class Look:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        del self._heart._looks[self]
+        del self._heart._receives[self]
         if error is None:
             self._heart.looked()
         else:
             self._heart.missed(error)
 
 
-class Job:
-    """One job at work."""
+class JobInProgress:
+    """The context of one running job."""
 
     __slots__ = ("_token", "heart", "last")
 
-    # A context variable, because jobs may be threads as well as tasks of one event loop.
-    current: ClassVar[ContextVar["Job | None"]] = ContextVar("job", default=None)
+    # A context variable, because jobs may run in threads or as tasks of one event loop.
+    current: ClassVar[ContextVar["JobInProgress | None"]] = ContextVar("job", default=None)
 
     def __init__(self, heart: Heartbeat) -> None:
         self.heart = heart
         self.last = 0.0
-        self._token: Token[Job | None] | None = None
+        self._token: Token[JobInProgress | None] | None = None
 
     def __enter__(self) -> None:
         heart = self.heart
-        self._token = Job.current.set(self)
+        self._token = JobInProgress.current.set(self)
         self.last = heart._last = heart.clock.monotonic()
         heart._jobs[self] = None
 
@@ -150,4 +174,4 @@ class Job:
         heart._last = heart.clock.monotonic()
         del heart._jobs[self]
         if self._token is not None:
-            Job.current.reset(self._token)
+            JobInProgress.current.reset(self._token)

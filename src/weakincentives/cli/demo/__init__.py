@@ -1,1 +1,1 @@
-"""``wink demo``: the main job on the embedded default, with faults, and claims that are checked."""
+"""``wink demo``: workers on a SQLite file, with faults, and a check of what is promised."""

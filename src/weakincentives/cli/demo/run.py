@@ -1,4 +1,4 @@
-"""The demo's own process: starts workers, sends jobs, kills, repairs, replays and counts."""
+"""The main process of the demo: it starts workers, sends jobs, kills a worker and replays."""
 
 import os
 import subprocess
@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import typer
 
 import weakincentives
-from weakincentives.cli.demo import jobs
-from weakincentives.cli.demo.claims import Facts, check
-from weakincentives.cli.demo.jobs import ANSWERS, DEAD_LETTERS, JOBS, Answer, Job, Notes
-from weakincentives.cli.demo.show import Show, print_claims
+from weakincentives.cli.output import counted
 from weakincentives.cli.queues import JsonOption
 from weakincentives.errors import WinkError
 from weakincentives.runtime import CompositeResolver, DeadLetter, replay_dead_letters
-from weakincentives.runtime.mailbox.backend import Backend
+from weakincentives.runtime.mailbox.seam.backend import Backend
+
+from . import jobs
+from .claims import Facts, check
+from .jobs import ANSWERS, DEAD_LETTERS, JOBS, Answer, Job, Notes
+from .show import Show, print_claims
 
 __all__ = ["register"]
 
@@ -30,7 +32,7 @@ DOOMED, FLAKY, POISON = 20, 40, 60
 
 
 class DemoError(WinkError):
-    """The demo did not come to its end."""
+    """The demo did not finish."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,11 +42,11 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     count: Annotated[
-        int, typer.Option("--jobs", min=100, max=100_000, help="How many jobs.")
+        int, typer.Option("--jobs", min=100, max=100_000, help="The number of jobs.")
     ] = 300,
     as_json: JsonOption = False,
 ) -> None:
-    """Run workers on a SQLite file, kill one, poison a job, replay it, and check the claims."""
+    """Run workers, kill one, send a job that always fails, and check what is promised."""
     with tempfile.TemporaryDirectory(prefix="wink-demo-") as directory:
         url = f"sqlite:///{Path(directory) / 'demo.db'}"
         with (
@@ -85,7 +87,7 @@ class Pool:
             )
 
     def kill(self, pid: int) -> None:
-        """Kill one worker with SIGKILL: it has no chance to say goodbye."""
+        """Kill one worker with SIGKILL, so that it cannot clean up."""
         for process in self._processes:
             if process.pid == pid:
                 process.kill()
@@ -93,14 +95,14 @@ class Pool:
                 self._processes.remove(process)
 
     def check(self) -> None:
-        """Raise if a worker ended that nobody killed."""
+        """Raise if a worker has ended that the demo did not kill."""
         for process in self._processes:
             if process.poll() is not None:
                 log = (self.notes.directory / "workers.log").read_text(errors="replace")
                 raise DemoError(f"a worker ended with {process.returncode}: {log[-2000:]}")
 
     def up(self) -> bool:
-        """Whether every worker has come far enough to hear a signal."""
+        """Whether every worker has started, so that it handles signals."""
         return all(self.notes.read(f"up-{p.pid}") is not None for p in self._processes)
 
     def stop(self) -> list[int]:
@@ -135,7 +137,7 @@ class Demo:
         self._got: list[Answer] = []
 
     def run(self) -> Facts:
-        """Play it through."""
+        """Run the demo and return what happened."""
         self._show.say(f"{WORKERS} worker processes start on a SQLite file")
         for _ in range(WORKERS):
             self._pool.start()
@@ -153,10 +155,12 @@ class Demo:
         self._show.say(f"job {DOOMED} taken over {(again - killed) * 1000:.0f} ms later")
 
         letter = self._until(self._dead_letter, "the poison job to become a dead letter")
-        self._show.say(f"job {POISON} is a dead letter after {letter.delivery_count} attempts")
+        self._show.say(
+            f"job {POISON} is a dead letter after {counted(letter.delivery_count, 'attempt')}"
+        )
         self._notes.write("repaired", "")
         replayed = replay_dead_letters(self._letters, self._jobs, reply_resolver=self._resolver)
-        self._show.say(f"repaired, and {replayed} dead letter replayed")
+        self._show.say(f"repaired, and {counted(replayed, 'dead letter')} replayed")
 
         self._until(lambda: len({a.number for a in self._got}) == len(self._sent), "all answers")
         self._until(lambda: self._jobs.approximate_count() == 0, "the queue to be empty")
@@ -189,11 +193,11 @@ class Demo:
         return None
 
     def _until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Collect answers until something is so."""
+        """Collect answers until the condition is true, and return its value."""
         deadline = time.monotonic() + DEADLINE
         while not (result := condition()):
             if time.monotonic() > deadline:
-                raise DemoError(f"waited {DEADLINE:.0f} s for {what}, in vain")
+                raise DemoError(f"gave up after waiting {DEADLINE:.0f} s for {what}")
             self._pool.check()
             self._got += self._collect(0.05)
             self._show.answered(len(self._got))

@@ -1,6 +1,5 @@
-"""How the demo is shown: live on a terminal, in plain lines elsewhere."""
+"""Shows the demo: live on a terminal, in plain lines elsewhere."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,14 +7,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from weakincentives.cli import output
-from weakincentives.cli.demo.claims import Claim
+from weakincentives.cli import output, tables
+
+from .claims import Claim
 
 __all__ = ["Show", "print_claims"]
 
 
 class Show:
-    """Says what happens, and how many answers have come."""
+    """Shows what happens, and how many answers have arrived."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._progress = progress
@@ -24,15 +24,14 @@ class Show:
         self._shown = 0
 
     def say(self, text: str) -> None:
-        """Tell one thing that happened."""
+        """Show one thing that happened."""
         if self._progress is not None:
-            self._progress.console.print(f"  {text}")
+            self._progress.console.print(Text(f"  {output.printable(text)}"))
         else:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
+            output.print_line(text)
 
     def answered(self, count: int) -> None:
-        """Tell how many answers have come."""
+        """Show how many answers have arrived."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=count)
         elif count - self._shown >= self._total // 4:
@@ -42,8 +41,8 @@ class Show:
     @classmethod
     @contextmanager
     def of(cls, total: int, *, quiet: bool) -> Iterator["Show"]:
-        """Show progress as fits standard output."""
-        if quiet or not sys.stdout.isatty():
+        """Yield a `Show` that fits standard output."""
+        if quiet or not tables.console().is_terminal:
             yield SilentShow(total, None) if quiet else cls(total, None)
             return
         columns = (
@@ -52,22 +51,22 @@ class Show:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=output.console()) as progress:
+        with Progress(*columns, console=tables.console()) as progress:
             yield cls(total, progress)
 
 
 class SilentShow(Show):
-    """For machines, who only want the result."""
+    """Shows nothing, for programs that only want the result."""
 
     def say(self, text: str) -> None:
-        """Keep it."""
+        """Show nothing."""
 
     def answered(self, count: int) -> None:
-        """Keep it."""
+        """Show nothing."""
 
 
 def print_claims(claims: list[Claim], *, as_json: bool) -> None:
-    """Print the table that checks the claims."""
+    """Print every claim, and whether it holds."""
     if as_json:
         for claim in claims:
             output.print_json({"promise": claim.promise, "seen": claim.seen, "holds": claim.holds})
@@ -78,4 +77,4 @@ def print_claims(claims: list[Claim], *, as_json: bool) -> None:
     for claim in claims:
         mark = Text("✓", style="green") if claim.holds else Text("✗", style="bold red")
         drawn.add_row(mark, claim.promise, Text(output.printable(claim.seen)))
-    output.console().print(drawn)
+    tables.show(drawn)

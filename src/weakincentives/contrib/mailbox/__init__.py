@@ -4,9 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .aws import DynamoDBReplyStore, SQSMailbox, SQSMailboxFactory
     from .redis import RedisMailbox, RedisMailboxFactory, RedisReplyStore
     from .sqlite import SQLiteMailbox, SQLiteMailboxFactory, SQLiteReplyStore
+    from .sqs import DynamoDBReplyStore, SQSMailbox, SQSMailboxFactory
 
 __all__ = [
     "DynamoDBReplyStore",
@@ -20,29 +20,30 @@ __all__ = [
     "SQSMailboxFactory",
 ]
 
-_SUBPACKAGES = {
-    "DynamoDBReplyStore": "aws",
-    "RedisMailbox": "redis",
-    "RedisMailboxFactory": "redis",
-    "RedisReplyStore": "redis",
-    "SQLiteMailbox": "sqlite",
-    "SQLiteMailboxFactory": "sqlite",
-    "SQLiteReplyStore": "sqlite",
-    "SQSMailbox": "aws",
-    "SQSMailboxFactory": "aws",
+_HOMES = {
+    "DynamoDBReplyStore": ("sqs", "aws"),
+    "RedisMailbox": ("redis", "redis"),
+    "RedisMailboxFactory": ("redis", "redis"),
+    "RedisReplyStore": ("redis", "redis"),
+    "SQLiteMailbox": ("sqlite", "sqlite"),
+    "SQLiteMailboxFactory": ("sqlite", "sqlite"),
+    "SQLiteReplyStore": ("sqlite", "sqlite"),
+    "SQSMailbox": ("sqs", "aws"),
+    "SQSMailboxFactory": ("sqs", "aws"),
 }
+"""The subpackage of each name, and the extra that installs what it needs."""
 
 
 def __getattr__(name: str) -> Any:
-    subpackage = _SUBPACKAGES.get(name)
-    if subpackage is None:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    subpackage, extra = _HOMES[name]
     try:
         module = importlib.import_module(f".{subpackage}", __name__)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("weakincentives"):
             raise
         raise ImportError(
-            f"{name} needs the package {error.name}: pip install 'weakincentives[{subpackage}]'"
+            f"{name} needs the package {error.name}: pip install 'weakincentives[{extra}]'"
         ) from error
     return getattr(module, name)

@@ -1,4 +1,4 @@
-"""Test doubles, under the name that the specification imports them from."""
+"""Test doubles of mailboxes and jobs: a public import path."""
 
 from weakincentives.runtime.mailbox.testing import (
     CollectingMailbox,
@@ -7,5 +7,21 @@ from weakincentives.runtime.mailbox.testing import (
     ImmediateReply,
     NullMailbox,
 )
+from weakincentives.runtime.worker.testing import (
+    FakeAsyncJob,
+    FakeJob,
+    make_async_job,
+    make_job,
+)
 
-__all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
+__all__ = [
+    "CollectingMailbox",
+    "FakeAsyncJob",
+    "FakeClock",
+    "FakeJob",
+    "FakeMailbox",
+    "ImmediateReply",
+    "NullMailbox",
+    "make_async_job",
+    "make_job",
+]

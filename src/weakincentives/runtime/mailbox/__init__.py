@@ -1,8 +1,17 @@
 """Durable, typed mailboxes with SQS semantics."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from weakincentives.errors import WinkError
+from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox, InMemoryMailboxFactory
+from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyStore
+from weakincentives.runtime.mailbox.replies.channel import ReplyChannel
+from weakincentives.runtime.mailbox.replies.reply import Reply
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyEntry, ReplyState, ReplyStore
 
 from .api import Mailbox, MailboxStats
+from .capabilities import Capabilities
 from .errors import (
     InvalidParameterError,
     MailboxClosedError,
@@ -14,6 +23,7 @@ from .errors import (
     NoReplyChannelError,
     PayloadTooLargeError,
     ReceiptHandleExpiredError,
+    ReentrantStepError,
     ReplyAlreadySentError,
     ReplyCancelledError,
     ReplyError,
@@ -23,21 +33,19 @@ from .errors import (
     SerializationError,
     UnsupportedOperationError,
 )
-from .limits import Capabilities, Limits
-from .memory import InMemoryMailbox, InMemoryMailboxFactory
-from .memory_replies import InMemoryReplyStore
+from .limits import Limits
 from .message import Message, Peeked
-from .replies import Reply, ReplyChannel
-from .reply_table import ReplyEntry, ReplyState, ReplyStore
 from .resolver import CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver
-from .testing import CollectingMailbox, FakeMailbox, ImmediateReply, NullMailbox
+
+if TYPE_CHECKING:
+    from .testing import CollectingMailbox as CollectingMailbox
+    from .testing import FakeMailbox as FakeMailbox
+    from .testing import ImmediateReply as ImmediateReply
+    from .testing import NullMailbox as NullMailbox
 
 __all__ = [
     "Capabilities",
-    "CollectingMailbox",
     "CompositeResolver",
-    "FakeMailbox",
-    "ImmediateReply",
     "InMemoryMailbox",
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
@@ -55,10 +63,10 @@ __all__ = [
     "Message",
     "MessageFinalizedError",
     "NoReplyChannelError",
-    "NullMailbox",
     "PayloadTooLargeError",
     "Peeked",
     "ReceiptHandleExpiredError",
+    "ReentrantStepError",
     "RegistryResolver",
     "Reply",
     "ReplyAlreadySentError",
@@ -75,3 +83,12 @@ __all__ = [
     "UnsupportedOperationError",
     "WinkError",
 ]
+
+_DOUBLES = "weakincentives.runtime.mailbox.testing"
+
+
+def __getattr__(name: str) -> Any:
+    # Test doubles can be imported from here too, but programs that use none do not load them.
+    if name in ("CollectingMailbox", "FakeMailbox", "ImmediateReply", "NullMailbox"):
+        return getattr(importlib.import_module(_DOUBLES), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

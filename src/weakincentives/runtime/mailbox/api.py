@@ -1,4 +1,4 @@
-"""What a mailbox is, for those who use one and for those who write one."""
+"""The `Mailbox` protocol: what every mailbox can do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
+from weakincentives.runtime.mailbox.replies.reply import Reply
+
 from .limits import Limits
 from .message import Message, Peeked
-from .replies import Reply
 
 __all__ = ["Mailbox", "MailboxStats"]
 
@@ -28,6 +29,8 @@ class MailboxStats:
     """Messages that become visible later."""
     oldest_age_seconds: float | None
     """How long the oldest pending message has been in the queue; None if none is pending."""
+    unreadable: int = 0
+    """Records that were set aside because they cannot be leased; not counted in ``total``."""
 
     @property
     def total(self) -> int:
@@ -91,9 +94,12 @@ class Mailbox(Protocol[T, R]):
         reply_to: "Mailbox[R, None] | None" = None,
         message_ids: Sequence[str] | None = None,
     ) -> list[str]:
-        """Store several messages in one step, all or none, and return their ids.
+        """Store several messages and return their ids.
 
-        ``message_ids``, one for each body, make it idempotent as ``message_id`` does a `send`.
+        Up to a thousand messages (``limits.max_send_batch``) are stored in one step, all or none.
+        A longer batch takes several steps, in order; if one of them fails, the error's ``sent_ids``
+        lists the messages that were stored before. ``message_ids``, one for each body, make the
+        batch idempotent, as ``message_id`` does for `send`.
         """
         ...
 
@@ -172,13 +178,13 @@ class Mailbox(Protocol[T, R]):
     async def stats_async(self) -> MailboxStats: ...
 
     def peek(self, limit: int = 10) -> list[Peeked[T]]:
-        """Look at messages that wait to be received, without receiving them."""
+        """Return messages that wait to be received, without receiving them."""
         ...
 
     async def peek_async(self, limit: int = 10) -> list[Peeked[T]]: ...
 
     def close(self) -> None:
-        """End sending and receiving; wake every waiter. What was received can still be settled."""
+        """Stop sending and receiving; wake every waiter. Received messages can still be settled."""
         ...
 
     # Not Self, or mypy cannot infer the arguments of ``box: Mailbox[T] = InMemoryMailbox("x")``.

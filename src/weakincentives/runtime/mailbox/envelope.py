@@ -1,11 +1,11 @@
-"""What travels around a body: how a message becomes a payload and is read again."""
+"""The envelope around a body, and the sealers that turn it into a payload and back."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_origin
 
 import msgspec
 
-from weakincentives.serde import Codec, SerdeError, class_name
+from weakincentives.serde import Carrier, Codec, SerdeError, class_name
 
 from .errors import PayloadTooLargeError, SerializationError
 
@@ -34,21 +34,21 @@ class Envelope(msgspec.Struct, omit_defaults=True, gc=False, rename={"body": "b"
 
 
 class WireEnvelope(Envelope, omit_defaults=True):
-    """An envelope as it is read from bytes: the body still unread, the reply address a name."""
+    """An envelope decoded from bytes: its body is not decoded yet, its reply address is a name."""
 
     body: msgspec.Raw = msgspec.Raw(b"")
     reply_to: str | None = msgspec.field(name="r", default=None)
 
 
 class Verbatim(NamedTuple):
-    """A body that was encoded before, to be sent again as it is."""
+    """A body that is already encoded, to be sent unchanged."""
 
     body: msgspec.Raw
     type: str | None
 
 
 class Unreadable(Envelope, gc=True):
-    """What stands for an envelope where the payload is none; its body is the error."""
+    """Stands for a payload that is not an envelope; its body is the error."""
 
 
 class Sealer(Protocol):
@@ -59,20 +59,26 @@ class Sealer(Protocol):
         ...
 
     def open(self, payload: Any) -> Envelope:
-        """Read the headers of a payload; the body stays unread."""
+        """Decode the headers of a payload, but not the body."""
         ...
 
     def body(self, envelope: Envelope) -> Any:
-        """Read the body of an opened envelope."""
+        """Decode the body of an opened envelope."""
         ...
 
 
 class JsonSealer:
-    """Payloads are bytes of JSON."""
+    """Payloads are bytes of JSON.
+
+    A `Carrier`, such as a dead letter, may be larger than ``max_bytes``: the message that it
+    carries was checked when it was sent.
+    """
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
         self._codec = codec
         self._max_bytes = max_bytes
+        # Twice the limit of a send, because these may be carriers without a declared type.
+        self._most_read = None if _is_carrier(codec.declared) else 2 * max_bytes
         self._decoder = msgspec.json.Decoder(WireEnvelope)
         self._encoder = msgspec.json.Encoder()
 
@@ -89,7 +95,7 @@ class JsonSealer:
             payload = self._encoder.encode(envelope)
         except (SerdeError, UnicodeEncodeError) as error:
             raise SerializationError(f"nothing was sent: {error}") from error
-        if len(payload) > self._max_bytes:
+        if len(payload) > self._max_bytes and not isinstance(body, Carrier):
             raise PayloadTooLargeError(
                 f"nothing was sent: the message has {len(payload)} bytes, "
                 f"this mailbox takes {self._max_bytes}; send a reference to it instead"
@@ -97,10 +103,10 @@ class JsonSealer:
         return payload
 
     def open(self, payload: bytes) -> Envelope:
-        """Read the headers; what is no envelope at all is refused here."""
-        if len(payload) > self._max_bytes:
+        """Decode the headers; raise if the payload is not an envelope."""
+        if self._most_read is not None and len(payload) > self._most_read:
             raise PayloadTooLargeError(
-                f"the message has {len(payload)} bytes, this mailbox reads {self._max_bytes}"
+                f"the message has {len(payload)} bytes, this mailbox reads {self._most_read}"
             )
         try:
             envelope = self._decoder.decode(payload)
@@ -114,11 +120,16 @@ class JsonSealer:
         return envelope
 
     def body(self, envelope: Envelope) -> Any:
-        """Read the body as the declared type."""
+        """Decode the body as the declared type."""
         try:
             return self._codec.decode(envelope.body, envelope.type)
         except SerdeError as error:
             raise SerializationError(str(error)) from error
+
+
+def _is_carrier(declared: Any) -> bool:
+    declared = get_origin(declared) or declared
+    return isinstance(declared, type) and issubclass(declared, Carrier)
 
 
 class ObjectSealer:
@@ -129,22 +140,22 @@ class ObjectSealer:
         return envelope
 
     def open(self, payload: Envelope) -> Envelope:
-        """Hand the envelope back."""
+        """Return the envelope as it is."""
         return payload
 
     def body(self, envelope: Envelope) -> Any:
-        """Hand the body back."""
+        """Return the body as it is."""
         return envelope.body
 
 
 class CheckedSealer:
-    """Payloads stay objects, but bodies make the trip through JSON that a server would demand."""
+    """Payloads stay objects, but bodies are turned into JSON and back, as on a server."""
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
         self._json = JsonSealer(codec, max_bytes)
 
     def seal(self, envelope: Envelope) -> Envelope:
-        """Write the body as JSON; keep the live reply address."""
+        """Turn the body into JSON; keep the reply address an object."""
         reply_to, envelope.reply_to = envelope.reply_to, None
         try:
             self._json.seal(envelope)
@@ -153,9 +164,9 @@ class CheckedSealer:
         return envelope
 
     def open(self, payload: Envelope) -> Envelope:
-        """Hand the envelope back."""
+        """Return the envelope as it is."""
         return payload
 
     def body(self, envelope: Envelope) -> Any:
-        """Read the body as the declared type."""
+        """Decode the body as the declared type."""
         return self._json.body(envelope)

@@ -1,5 +1,6 @@
 """Every error of mailboxes and replies; each docstring is the default message."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from weakincentives.errors import WinkError
@@ -13,8 +14,10 @@ __all__ = [
     "MailboxResolutionError",
     "MessageFinalizedError",
     "NoReplyChannelError",
+    "NoRoomError",
     "PayloadTooLargeError",
     "ReceiptHandleExpiredError",
+    "ReentrantStepError",
     "ReplyAlreadySentError",
     "ReplyCancelledError",
     "ReplyError",
@@ -29,17 +32,24 @@ __all__ = [
 class MailboxError(WinkError):
     """Something went wrong with a mailbox."""
 
+    sent_ids: Sequence[str] = ()
+    """After a `send_batch` that failed: the ids of the messages that were sent."""
+
 
 class ReceiptHandleExpiredError(MailboxError):
-    """The lease on this message has ended; somebody else may have it now."""
+    """The lease on this message has ended; another consumer may have it now."""
 
 
 class MailboxFullError(MailboxError):
-    """The queue has no room; nothing was sent."""
+    """The queue has no room for these messages; none of them was sent."""
+
+
+class NoRoomError(MailboxFullError):
+    """The disk or the server is full; nothing was done. Try again when there is room."""
 
 
 class SerializationError(MailboxError):
-    """The body cannot be written as JSON, or not be read as the declared type."""
+    """The body cannot be written as JSON, or cannot be read as the declared type."""
 
 
 class MailboxConnectionError(MailboxError):
@@ -63,15 +73,19 @@ class MessageFinalizedError(MailboxError):
 
 
 class ReplyNotAvailableError(MailboxError):
-    """The sender of this message named nowhere to reply to."""
+    """The sender of this message gave no address for replies."""
 
 
 class InvalidParameterError(MailboxError, ValueError):
-    """An argument is outside what this mailbox accepts; nothing has happened."""
+    """This mailbox does not accept an argument; nothing was done."""
 
 
 class MailboxClosedError(MailboxError):
-    """The mailbox was closed; open another one to go on sending."""
+    """The mailbox was closed; open another one to send more."""
+
+
+class ReentrantStepError(MailboxError):
+    """A signal handler used a queue in the middle of a step of its own thread; nothing was done."""
 
 
 class PayloadTooLargeError(SerializationError):
@@ -99,7 +113,7 @@ class ReplyAlreadySentError(ReplyError):
 
 
 class ReplyExpectedError(ReplyError):
-    """The sender waits for a reply: call reply(), or nack() to let somebody else try."""
+    """The sender waits for a reply: call reply(), or nack() to let another worker try."""
 
 
 class NoReplyChannelError(ReplyError, ReplyNotAvailableError):

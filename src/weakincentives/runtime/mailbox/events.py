@@ -1,4 +1,4 @@
-"""What mailboxes tell a Dispatcher: small frozen facts, after they have become true."""
+"""The events that a mailbox publishes to a Dispatcher, each after it has happened."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ __all__ = [
     "MessageReplied",
     "MessageSent",
     "MessagesDropped",
+    "MessagesSetAside",
 ]
 
 
@@ -32,7 +33,7 @@ class MessageSent(MailboxEvent):
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived(MailboxEvent):
-    """A message was leased to a consumer here."""
+    """A message was leased to a consumer in this process."""
 
     message_id: str
     delivery_count: int
@@ -59,11 +60,13 @@ class MessageNacked(MailboxEvent):
 
     message_id: str
     visibility_timeout: float
+    how: str = "failed"
+    """``failed``, ``put_off``, or ``undone`` if no handler ran it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseExtended(MailboxEvent):
-    """A lease was prolonged."""
+    """A lease was extended."""
 
     message_id: str
     timeout: float
@@ -78,13 +81,20 @@ class LeaseLost(MailboxEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeasesExpired(MailboxEvent):
-    """Leases were found to have run out; their messages are visible again."""
+    """Leases have run out; their messages can be received again."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesDropped(MailboxEvent):
-    """Messages older than the mailbox keeps them were removed unread."""
+    """Messages older than the retention were removed unread."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesSetAside(MailboxEvent):
+    """Records that cannot be leased were moved out of the queue."""
 
     count: int

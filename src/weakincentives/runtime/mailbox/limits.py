@@ -1,16 +1,22 @@
-"""What a backend accepts, and the checks that say so before anything happens."""
+"""The largest values that a backend accepts, and the checks of arguments and names."""
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from .errors import InvalidParameterError
 
-__all__ = ["Capabilities", "Limits", "check_name", "check_positive", "is_number"]
+__all__ = [
+    "Limits",
+    "check_max_bytes",
+    "check_positive",
+    "in_digits",
+    "is_number",
+    "limits_with",
+]
 
+FEWEST_BYTES, MOST_BYTES = 1024, 256 * 1024 * 1024
 TEN_YEARS = 10 * 365 * 86_400.0
-NAME = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +28,18 @@ class Limits:
     max_wait: float = TEN_YEARS
     max_batch: int = 1000
     max_send_batch: int = 1000
-    """How many messages ``send_batch`` takes; ``max_batch`` is for all else."""
+    """How many messages ``send_batch`` stores in one step; ``max_batch`` limits the rest."""
     max_bytes: int = 1024 * 1024
     fractions: bool = True
+    """Whether times may have fractions of a second."""
 
     def receive(self, count: object, visibility: object, wait: object) -> tuple[int, float, float]:
-        """Check what a receive asks for."""
-        return self.batch(count), self.visibility(visibility), self.wait(wait)
+        """Check the arguments of a receive."""
+        return (
+            self.batch(count),
+            self._seconds("visibility_timeout", visibility, self.max_visibility),
+            self._seconds("wait_time_seconds", wait, self.max_wait),
+        )
 
     def delay(self, value: object) -> float:
         """Check ``delay_seconds``."""
@@ -38,27 +49,16 @@ class Limits:
         """Check the length of a lease."""
         return self._seconds(name, value, self.max_visibility)
 
-    def wait(self, value: object) -> float:
-        """Check ``wait_time_seconds``."""
-        return self._seconds("wait_time_seconds", value, self.max_wait)
-
     def batch(self, value: object, name: str = "max_messages") -> int:
         """Check the size of a batch."""
-        return self._count(name, value, self.max_batch)
-
-    def send_batch(self, value: object) -> int:
-        """Check how many bodies are sent at once."""
-        return self._count("len(bodies)", value, self.max_send_batch)
-
-    def _count(self, name: str, value: object, limit: int) -> int:
-        if type(value) is not int or not 1 <= value <= limit:
+        if type(value) is not int or not 1 <= value <= self.max_batch:
             raise InvalidParameterError(
-                f"{name} must be a whole number from 1 to {limit}, not {value!r}"
+                f"{name} must be a whole number from 1 to {self.max_batch}, not {value!r}"
             )
         return value
 
     def rounded(self, seconds: float) -> float:
-        """Return a lease or delay that a loop computed as this backend takes it: no shorter."""
+        """Round a computed lease or delay up, or down to the limit, so that it is accepted."""
         return min(seconds if self.fractions else math.ceil(seconds), self.max_visibility)
 
     def _seconds(self, name: str, value: object, limit: float) -> float:
@@ -68,51 +68,40 @@ class Limits:
         ):
             return value
         kind = "a number of seconds" if self.fractions else "a whole number of seconds"
-        raise InvalidParameterError(f"{name} must be {kind} from 0 to {limit:g}, not {value!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do; the contract suite tests each as declared."""
-
-    ordered: bool = True
-    """First deliveries come in the order of sending."""
-    idempotent_send: bool = True
-    """A repeated ``message_id`` is the same message."""
-    atomic_batches: bool = True
-    """``send_batch`` is all or nothing."""
-    fenced: bool = True
-    """A handle whose lease ran out is refused by the backend's own clock."""
-    nack_counts: bool = True
-    """``Message.nack_count`` is kept."""
-    delays: bool = True
-    """A single message may be delayed."""
-    peeks: bool = True
-    """``peek()`` and leasing by id work."""
-    exact_counts: bool = True
-    """``approximate_count()`` and ``stats()`` are exact."""
-    long_polls: bool = False
-    """A wait is a look that the backend itself prolongs: each look costs, so none comes before."""
-
-
-def check_name(value: object, name: str = "name") -> str:
-    """Check the name of a queue before it reaches a key, a path or a URL."""
-    if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidParameterError(
-            f"{name} must be 1 to 80 characters of A-Z a-z 0-9 _ . : -, not {value!r:.100}"
+            f"{name} must be {kind} from 0 to {in_digits(limit)}, not {value!r}"
+        )
+
+
+def check_max_bytes(value: object, limit: int = MOST_BYTES) -> int:
+    """Check ``max_bytes``, the size of the largest message that a mailbox accepts."""
+    if type(value) is not int or not FEWEST_BYTES <= value <= limit:
+        raise InvalidParameterError(
+            f"max_bytes must be a whole number from {FEWEST_BYTES} to {limit}, not {value!r}"
         )
     return value
 
 
+def limits_with(max_bytes: object) -> Limits:
+    """Return the default limits, with this ``max_bytes`` unless it is None."""
+    return Limits() if max_bytes is None else Limits(max_bytes=check_max_bytes(max_bytes))
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether this is a number that can be counted with; True and NaN are none."""
+    """Return whether this is a number; booleans and NaN do not count as numbers."""
     return isinstance(value, int | float) and type(value) is not bool and value == value
 
 
+def in_digits(seconds: float) -> str:
+    """Return a limit as people write it."""
+    return f"{seconds:.0f} (ten years)" if seconds == TEN_YEARS else f"{seconds:.12g}"
+
+
 def check_positive(name: str, value: object, limit: float = TEN_YEARS) -> float:
-    """Check a span of time that must be more than nothing."""
+    """Check a number of seconds that must be above zero."""
     if not is_number(value) or not 0 < value <= limit:
         raise InvalidParameterError(
-            f"{name} must be a number of seconds above 0 and up to {limit:g}, not {value!r}"
+            f"{name} must be a number of seconds above 0 and up to {in_digits(limit)}, "
+            f"not {value!r}"
         )
     return value

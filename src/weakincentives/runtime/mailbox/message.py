@@ -1,11 +1,14 @@
 """A received message: what was sent, and what its consumer can do with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from typing_extensions import TypeVar
+
+from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Outgoing, Seen
 
 from .envelope import Envelope, Sealer, Unreadable
 from .errors import (
@@ -17,28 +20,32 @@ from .errors import (
     SerializationError,
 )
 from .events import LeaseExtended, LeaseLost, MessageAcknowledged, MessageNacked, MessageReplied
-from .flow import Flow, Look
-from .store import Leased, Seen
 
 if TYPE_CHECKING:
-    from .api import Mailbox
-    from .replies import ReplyChannel
-    from .typed import StoreMailbox
+    from weakincentives.runtime.mailbox.replies.channel import ReplyChannel
 
-__all__ = ["Message", "Peeked"]
+    from .api import Mailbox
+    from .mailbox import StoreMailbox
+
+__all__ = ["Carried", "Message", "Peeked"]
 
 T = TypeVar("T")
 R = TypeVar("R", default=None)
 
 UNREAD: Any = object()
 NO_ATTRIBUTES: Mapping[str, str] = {}
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 State = Literal["held", "acknowledged", "nacked", "lost"]
 
 
 def as_datetime(seconds: float) -> datetime:
-    """Return a wall-clock reading as a UTC datetime."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """Return seconds since the epoch as a UTC datetime; the epoch if they are out of range."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        # Another program may have written any number into the store.
+        return EPOCH
 
 
 def read_body(sealer: Sealer, envelope: Envelope) -> Any:
@@ -53,13 +60,15 @@ class Message(Generic[T, R]):
 
     Settle it once: ``acknowledge()`` removes it, ``nack()`` gives it back. Both, and
     ``extend_visibility()``, return True or raise `ReceiptHandleExpiredError` when the lease is
-    over, for then somebody else may hold the message.
+    over, because another consumer may hold the message then.
     """
 
     _state: State = "held"
-    replied = False
+    _replied = False
     """Whether a waiting caller got its reply through this delivery."""
     _body: Any = UNREAD
+    _reply_expires_at: float | None = None
+    """When the reply expires that a caller waits for, once that was asked."""
 
     def __init__(
         self,
@@ -68,13 +77,17 @@ class Message(Generic[T, R]):
         envelope: Envelope,
         deadline: float,
     ) -> None:
-        # Attributes, not properties: every message pays for each look at them.
-        self.mailbox = mailbox
-        """Where the message was received."""
-        self.lease_deadline = deadline
+        # Plain attributes: properties would make every use of them slower.
+        self._mailbox = mailbox
+        self._lease_deadline = deadline
         """When the lease ends at the latest, on the mailbox's monotonic clock."""
-        self.envelope = envelope
+        self._envelope = envelope
         self._leased = leased
+
+    @property
+    def mailbox(self) -> "Mailbox[T, R]":
+        """Where the message was received."""
+        return self._mailbox
 
     @property
     def id(self) -> str:
@@ -93,8 +106,18 @@ class Message(Generic[T, R]):
 
     @property
     def nack_count(self) -> int:
-        """How many of the earlier deliveries ended in a nack; the rest ended in silence."""
+        """How many of the earlier deliveries ended in a nack; in the rest, the lease ran out."""
         return self._leased.nack_count
+
+    @property
+    def put_off_count(self) -> int:
+        """How many of the nacks only put the message off, because its handler asked to."""
+        return self._leased.put_off_count
+
+    @property
+    def attempts(self) -> int:
+        """The number of deliveries minus the number of times the message was put off."""
+        return self._leased.delivery_count - self._leased.put_off_count
 
     @property
     def enqueued_at(self) -> datetime:
@@ -110,206 +133,282 @@ class Message(Generic[T, R]):
     def body(self) -> T:
         """What was sent; raises `SerializationError` if it cannot be read as the declared type."""
         if self._body is UNREAD:
-            self._body = read_body(self.mailbox.types.sealer, self.envelope)
+            self._body = read_body(self._mailbox._types.sealer, self._envelope)
         return self._body  # type: ignore[no-any-return]
 
     @property
     def payload(self) -> Any:
-        """What the store keeps, as it is."""
+        """What the store keeps for the message, not decoded."""
         return self._leased.payload
 
     @property
     def attributes(self) -> Mapping[str, str]:
         """What the sender attached."""
-        return self.envelope.attributes or NO_ATTRIBUTES
+        return self._envelope.attributes or NO_ATTRIBUTES
 
     @property
     def reply_to(self) -> "Mailbox[R, None] | None":
         """Where the sender wants replies; raises `MailboxResolutionError` if it cannot be found."""
-        envelope = self.envelope
+        envelope = self._envelope
         if isinstance(envelope.reply_to, str):
-            envelope.reply_to = self.mailbox.resolve(envelope.reply_to)
+            envelope.reply_to = self._mailbox._resolve(envelope.reply_to)
         return envelope.reply_to  # type: ignore[no-any-return]
 
     @property
     def reply_channel(self) -> "ReplyChannel[R] | None":
-        """Where one caller waits for one reply, if the message was sent so."""
-        reply_id = self.envelope.reply_id
-        return None if reply_id is None else self.mailbox.reply_channel(reply_id)
-
-    @property
-    def mailbox_name(self) -> str:
-        """The name of the mailbox it was received from."""
-        return self.mailbox.name
+        """The channel to the caller who waits for one reply, or None."""
+        reply_id = self._envelope.reply_id
+        return None if reply_id is None else self._mailbox._reply_channel(reply_id, self.id)
 
     @property
     def is_finalized(self) -> bool:
         """Whether the message was acknowledged or given back."""
         return self._state in ("acknowledged", "nacked")
 
-    def is_simply_held(self, box: "StoreMailbox[Any, Any]") -> bool:
-        """Whether it was received from this very mailbox, is held, and nobody waits for a reply."""
-        return self.mailbox is box and self._state == "held" and self.envelope.reply_id is None
+    def _is_simply_held(self, box: "StoreMailbox[Any, Any]") -> bool:
+        """Whether this mailbox object received it, it is held, and no caller waits for a reply."""
+        return self._mailbox is box and self._state == "held" and self._envelope.reply_id is None
 
     def expects_reply(self) -> bool:
         """Whether a caller waits for a reply to this message."""
-        return self.envelope.reply_id is not None
+        return self._envelope.reply_id is not None
 
     def reply(self, value: R, *, message_id: str | None = None) -> str:
         """Reply to the sender and return the reply's id.
 
-        To a ``reply_to`` mailbox, as often as wanted until the message is settled; the same
-        ``message_id`` is the same reply there. To a caller that waits, once; the message is then
-        acknowledged too.
+        A ``reply_to`` mailbox takes any number of replies until the message is settled; there, a
+        repeated ``message_id`` is the same reply. A caller who waits takes one reply, and sending
+        it also acknowledges the message.
         """
-        return self.mailbox.run("reply", self._reply(value, message_id))
+        reply_id = self._envelope.reply_id
+        if reply_id is not None:
+            return self._mailbox._run("reply", lambda: self._reply(reply_id, value))
+        target = self._mailbox._run("reply", lambda: self._reply_target(value))
+        return self._publish_reply(target.send(value, message_id=message_id))
 
     async def reply_async(self, value: R, *, message_id: str | None = None) -> str:
         """Do what `reply` does."""
-        return await self.mailbox.run_async(self._reply(value, message_id))
+        reply_id = self._envelope.reply_id
+        if reply_id is not None:
+            return await self._mailbox._run_async(lambda: self._reply(reply_id, value))
+        # Its steps may be taken in another way than those of this mailbox.
+        target = await self._mailbox._run_async(lambda: self._reply_target(value))
+        return self._publish_reply(await target.send_async(value, message_id=message_id))
 
     def acknowledge(self) -> bool:
         """Remove the message from the queue: it is done."""
-        store = self.mailbox.store
-        if self._state != "held" or self.envelope.reply_id is not None or store.steps == "awaited":
-            return self.mailbox.run("acknowledge", self._acknowledge())
-        # Nobody waits for a reply: a single step, and the one that every message takes.
-        self.settled("acknowledged", store.acknowledge((self._leased.handle,))[0])
-        return True
+        plain = self._mailbox._plain
+        if plain is None or self._state != "held" or self._envelope.reply_id is not None:
+            return self._mailbox._run("acknowledge", self._acknowledge)
+        # The hot path: no caller waits for a reply, so a single step is enough.
+        return self._settle("acknowledged", plain.acknowledge_now((self._leased.handle,))[0])
 
     async def acknowledge_async(self) -> bool:
         """Do what `acknowledge` does."""
-        return await self.mailbox.run_async(self._acknowledge())
+        return await self._mailbox._run_async(self._acknowledge)
 
     def nack(self, *, visibility_timeout: float = 0) -> bool:
         """Give the message back, to be received again after ``visibility_timeout`` seconds."""
-        return self.mailbox.run("nack", self._nack(visibility_timeout))
+        return self._mailbox._run("nack", lambda: self._nack(visibility_timeout))
 
     async def nack_async(self, *, visibility_timeout: float = 0) -> bool:
         """Do what `nack` does."""
-        return await self.mailbox.run_async(self._nack(visibility_timeout))
+        return await self._mailbox._run_async(lambda: self._nack(visibility_timeout))
 
     def extend_visibility(self, timeout: float) -> bool:
-        """Let the lease end ``timeout`` seconds from now."""
-        return self.mailbox.run("extend_visibility", self._extend(timeout))
+        """Make the lease end ``timeout`` seconds from now."""
+        return self._mailbox._run("extend_visibility", lambda: self._extend(timeout))
 
     async def extend_visibility_async(self, timeout: float) -> bool:
         """Do what `extend_visibility` does."""
-        return await self.mailbox.run_async(self._extend(timeout))
+        return await self._mailbox._run_async(lambda: self._extend(timeout))
 
     def __repr__(self) -> str:
         return (
-            f"<Message {self.id} from {self.mailbox.name!r}, "
+            f"<Message {self.id} from {self._mailbox.name!r}, "
             f"delivery {self.delivery_count}, {self._state}>"
         )
 
-    def _acknowledge(self) -> Flow[bool]:
-        if self._state == "acknowledged" and self.replied:
+    async def _acknowledge(self) -> bool:
+        if self._state == "acknowledged" and self._replied:
             return True
         self._check_held()
-        yield from self.reply_due()
-        (done,) = yield self.mailbox.step(self.mailbox.store.acknowledge, (self._leased.handle,))
-        self.settled("acknowledged", done)
-        return True
+        await self._check_no_reply_due()
+        (done,) = await self._mailbox.store.acknowledge((self._leased.handle,))
+        return self._settle("acknowledged", done)
 
-    def reply_due(self) -> Flow[None]:
+    async def _check_no_reply_due(self) -> None:
         """Raise if a caller still waits for a reply to this message."""
-        if self.envelope.reply_id is not None and not self.replied:
-            channel = self.mailbox.reply_channel(self.envelope.reply_id)
-            if (yield from channel.open_flow()):
-                raise ReplyExpectedError(
-                    f"{self!r}: its sender waits for a reply; call reply(), "
-                    f"or nack() to let somebody else try"
-                )
+        if await self._awaits_reply():
+            raise ReplyExpectedError(
+                f"{self!r}: its sender waits for a reply; call reply(), "
+                f"or nack() to let another worker try"
+            )
 
-    def _nack(self, visibility_timeout: float) -> Flow[bool]:
-        delay = self.mailbox.limits.visibility(visibility_timeout)
+    async def _awaits_reply(self) -> bool:
+        """Return whether a caller still waits for a reply to this message."""
+        reply_id, mailbox = self._envelope.reply_id, self._mailbox
+        if reply_id is None or self._replied:
+            return False
+        row = await mailbox._replies().table.get(reply_id)
+        self._reply_expires_at = None if row is None else row.expires_at
+        return row is not None and row.is_awaited_from(mailbox._owner_of_reply(self.id))
+
+    async def _nack(self, visibility_timeout: float) -> bool:
+        delay = self._mailbox.limits.visibility(visibility_timeout)
         self._check_held()
-        (done,) = yield self.mailbox.step(self.mailbox.store.release, (self._leased.handle,), delay)
-        self.settled("nacked", done, delay)
+        (done,) = await self._mailbox.store.release((self._leased.handle,), delay)
+        return self._settle("nacked", done, delay)
+
+    async def _extend(self, timeout: float) -> bool:
+        seconds = self._mailbox.limits.visibility(timeout, "timeout")
+        self._check_held()
+        started = self._mailbox.store.clock.monotonic()
+        (done,) = await self._mailbox.store.extend((self._leased.handle,), seconds)
+        self._record_extension(started + seconds, done, seconds)
         return True
 
-    def _extend(self, timeout: float) -> Flow[bool]:
-        seconds = self.mailbox.limits.visibility(timeout, "timeout")
-        self._check_held()
-        started = self.mailbox.store.clock.monotonic()
-        (done,) = yield self.mailbox.step(
-            self.mailbox.store.extend, (self._leased.handle,), seconds
-        )
-        self.extended(started + seconds, done, seconds)
-        return True
+    def _carried_reply(self, value: R, *, message_id: str | None = None) -> "Carried | None":
+        """Return a reply that can go out in the step that acknowledges this message.
 
-    def _reply(self, value: R, message_id: str | None) -> Flow[str]:
-        if self.replied:
+        None if the store cannot do that; the caller then uses `reply`.
+        """
+        self._check_reply()
+        if self._envelope.reply_id is not None:
+            return self._carried_value(self._envelope.reply_id, value)
+        target = self.reply_to
+        if target is None:
+            return None
+        self._check_reply_value(value)
+        return self._carried_to(target, value, message_id, reply=True)
+
+    def _carried_to(
+        self, target: Any, value: Any, message_id: str | None, *, reply: bool = False
+    ) -> "Carried | None":
+        """Return a message to another mailbox that can go out in that step, or None."""
+        store, carrier = getattr(target, "store", None), self._mailbox._carrier
+        if store is None or carrier is None or not carrier.carries(store):
+            return None
+        message: Outgoing = target._outgoing(value, message_id)
+        answer = Answer(self._leased.handle, store, message)
+        return Carried(self, answer, partial(self._carried, target, message, reply))
+
+    def _carried_value(self, reply_id: str, value: R) -> "Carried | None":
+        replies, carrier = self._mailbox._replies(), self._mailbox._carrier
+        if carrier is None or not carrier.carries(replies.table):
+            return None
+        owner = self._mailbox._owner_of_reply(self.id)
+        resolution = ReplyValue(reply_id, replies.sealed(value), owner)
+        answer = Answer(self._leased.handle, replies.table, resolution)
+        return Carried(self, answer, partial(self._record_reply, reply_id))
+
+    def _carried(self, target: Any, message: Outgoing, reply: bool) -> None:
+        sent = target._was_sent(message)
+        if reply:
+            self._publish_reply(sent)
+
+    def _record_reply(self, reply_id: str) -> None:
+        self._replied = True
+        self._publish_reply(reply_id)
+
+    def _check_reply(self) -> None:
+        if self._replied:
             raise ReplyAlreadySentError
         if self.is_finalized:
             raise MessageFinalizedError
-        if self._state == "lost" or self.mailbox.store.clock.monotonic() >= self.lease_deadline:
-            raise ReceiptHandleExpiredError(f"{self!r}: the lease is over, nothing was replied")
-        reply_id = self.envelope.reply_id
-        if reply_id is None:
-            target = self.reply_to
-            if target is None:
-                raise NoReplyChannelError(f"{self!r}: the sender named nowhere to reply to")
-            sent: str = yield Look(
-                partial(target.send, value, message_id=message_id),
-                partial(target.send_async, value, message_id=message_id),
-            )
-            self.mailbox.publish(MessageReplied, self.id, sent)
-            return sent
-        channel = self.mailbox.reply_channel(reply_id)
-        with self.mailbox.store.together():
-            # False means that the first value stands, or nobody waits any more: done either way.
-            yield from channel.resolve_flow(value)
-            (done,) = yield self.mailbox.step(
-                self.mailbox.store.acknowledge, (self._leased.handle,)
-            )
-            self.settled("acknowledged", done)
-        self.replied = True
-        self.mailbox.publish(MessageReplied, self.id, reply_id)
+        if self._state == "lost" or self._mailbox.store.clock.monotonic() >= self._lease_deadline:
+            raise ReceiptHandleExpiredError(f"{self!r}: the lease is over; no reply was sent")
+
+    def _check_reply_value(self, value: R) -> None:
+        check = self._mailbox._types.reply_check
+        if check is not None:
+            check.require(value)
+
+    async def _reply_target(self, value: R) -> "Mailbox[R, None]":
+        """Return the mailbox that replies go to, if this one may go there now."""
+        self._check_reply()
+        target = self.reply_to
+        if target is None:
+            raise NoReplyChannelError(f"{self!r}: the sender gave no address for replies")
+        self._check_reply_value(value)
+        return target
+
+    def _publish_reply(self, sent: str) -> str:
+        self._mailbox._publish(MessageReplied, self.id, sent)
+        return sent
+
+    async def _reply(self, reply_id: str, value: R) -> str:
+        """Reply to a caller that waits, and acknowledge the message."""
+        self._check_reply()
+        (done,) = await self._answer_and_acknowledge(reply_id, value)
+        # Recorded only after the commit, so that a step that failed can be repeated.
+        self._settle("acknowledged", done)
+        self._record_reply(reply_id)
         return reply_id
 
-    def settled(self, state: State, done: bool, delay: float = 0.0) -> None:
-        """Record how the store answered a settlement; raise if it was refused."""
+    async def _answer_and_acknowledge(self, reply_id: str, value: R) -> Sequence[bool]:
+        handles, carrier = (self._leased.handle,), self._mailbox._carrier
+        carried = self._carried_value(reply_id, value)
+        if carried is not None and carrier is not None:
+            return await carrier.acknowledge(handles, answers=(carried.answer,))
+        # It returns False if another reply came first, or if no caller waits any more. Either way
+        # the message is done.
+        replies, owner = self._mailbox._replies(), self._mailbox._owner_of_reply(self.id)
+        await replies.table.resolve(reply_id, replies.sealed(value), owner)
+        return await self._mailbox.store.acknowledge(handles)
+
+    def _settle(
+        self, state: State, done: bool, delay: float = 0.0, how: GivingBack = "failed"
+    ) -> bool:
+        """Record a settlement and return True; raise if the store refused it."""
         if not done:
-            self.lose()
+            self._lose()
         self._state = state
-        if self.mailbox.dispatcher is None:
-            return
-        if state == "acknowledged":
-            self.mailbox.publish(MessageAcknowledged, self.id)
-        else:
-            self.mailbox.publish(MessageNacked, self.id, delay)
+        if self._mailbox.dispatcher is not None:
+            if state == "acknowledged":
+                self._mailbox._publish(MessageAcknowledged, self.id)
+            else:
+                self._mailbox._publish(MessageNacked, self.id, delay, how)
+        return True
 
-    def extended(self, deadline: float, done: bool, seconds: float) -> None:
-        """Record how the store answered an extension; raise if it was refused."""
+    def _record_extension(self, deadline: float, done: bool, seconds: float) -> None:
+        """Record an extension; raise if the store refused it."""
         if not done:
-            self.lose()
-        self.lease_deadline = deadline
-        self.mailbox.publish(LeaseExtended, self.id, seconds)
+            self._lose()
+        self._lease_deadline = deadline
+        self._mailbox._publish(LeaseExtended, self.id, seconds)
 
-    def lose(self) -> None:
+    def _lose(self) -> None:
         """Record that the lease is over, and raise."""
-        # A late extension is refused because the message was settled: that stands.
+        # If the message was settled, a late extension is refused too, but nothing was lost.
         if not self.is_finalized:
             self._state = "lost"
-            self.mailbox.publish(LeaseLost, self.id)
+            self._mailbox._publish(LeaseLost, self.id)
         raise ReceiptHandleExpiredError(
-            f"{self!r}: its lease has ended, somebody else may have it now"
+            f"{self!r}: its lease has ended; another consumer may have it now"
         )
 
     def _check_held(self) -> None:
         if self._state != "held":
-            raise ReceiptHandleExpiredError(f"{self!r}: it is not held any more")
+            raise ReceiptHandleExpiredError(f"{self!r}: it is no longer held")
+
+
+class Carried(NamedTuple):
+    """An answer that goes out in the step that acknowledges its message."""
+
+    message: Message[Any, Any]
+    answer: Answer
+    done: Callable[[], None]
+    """To be called after the step: publishes that the answer was sent."""
 
 
 class Peeked(Generic[T]):
-    """A message that waits in a queue, looked at without receiving it."""
+    """A message in a queue, seen without receiving it."""
 
-    __slots__ = ("_owner", "_seen")
+    __slots__ = ("_mailbox", "_seen")
 
-    def __init__(self, owner: "StoreMailbox[T, Any]", seen: Seen) -> None:
-        self._owner = owner
+    def __init__(self, mailbox: "StoreMailbox[T, Any]", seen: Seen) -> None:
+        self._mailbox = mailbox
         self._seen = seen
 
     @property
@@ -334,22 +433,22 @@ class Peeked(Generic[T]):
 
     @property
     def payload(self) -> Any:
-        """What the store keeps, as it is."""
+        """What the store keeps for the message, not decoded."""
         return self._seen.payload
 
     @property
     def body(self) -> T:
         """What was sent; raises `SerializationError` if it cannot be read as the declared type."""
-        sealer = self._owner.sealer
+        sealer = self._mailbox._sealer
         return read_body(sealer, sealer.open(self._seen.payload))  # type: ignore[no-any-return]
 
     @property
     def attributes(self) -> Mapping[str, str]:
         """What the sender attached."""
         try:
-            return self._owner.sealer.open(self._seen.payload).attributes or NO_ATTRIBUTES
+            return self._mailbox._sealer.open(self._seen.payload).attributes or NO_ATTRIBUTES
         except SerializationError:
             return NO_ATTRIBUTES
 
     def __repr__(self) -> str:
-        return f"<Peeked {self.id} in {self._owner.name!r}>"
+        return f"<Peeked {self.id} in {self._mailbox.name!r}>"

@@ -1,8 +1,8 @@
-"""From the name of a mailbox to the mailbox: where replies go in another process."""
+"""Resolvers: they find the mailbox that a message names for its replies."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -12,12 +12,13 @@ from .errors import InvalidParameterError, MailboxError, MailboxResolutionError
 __all__ = ["CompositeResolver", "MailboxFactory", "MailboxResolver", "RegistryResolver"]
 
 
+R = TypeVar("R", default=Any)
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
 
 @runtime_checkable
 class MailboxResolver(Protocol[R_co]):
-    """Finds the mailbox that a name stands for."""
+    """Finds a mailbox by its name."""
 
     def resolve(self, identifier: str) -> Mailbox[Any, None]:
         """Return the mailbox; raise `MailboxResolutionError` if there is none."""
@@ -30,18 +31,18 @@ class MailboxResolver(Protocol[R_co]):
 
 @runtime_checkable
 class MailboxFactory(Protocol[R_co]):
-    """Makes the mailbox of a name."""
+    """Opens a mailbox by its name."""
 
     def create(self, identifier: str) -> Mailbox[Any, None]:
         """Return a mailbox of this name."""
         ...
 
 
-class CompositeResolver:
-    """Looks into a registry first, then asks a factory.
+class CompositeResolver(Generic[R]):
+    """Looks into a registry first, then asks a factory; ``R`` is the type of the replies.
 
-    The name comes from whoever sent the message. ``allow`` says which names the factory may be
-    asked for: names or shell-style patterns; None allows all.
+    The sender of a message chooses the name. ``allow`` limits the names that the factory may open:
+    a list of names or shell-style patterns; None allows all.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class CompositeResolver:
         try:
             return self._factory.create(identifier)
         except Exception as error:
-            # A factory may be anybody's, and the name comes from a stranger.
+            # The factory may raise anything, because the sender of the message chose the name.
             raise MailboxResolutionError(
-                identifier, f"no mailbox can be made for {identifier!r}: {_said(error)}"
+                identifier, f"no mailbox can be made for {identifier!r}: {_description(error)}"
             ) from error
 
     def resolve_optional(self, identifier: str) -> Mailbox[Any, None] | None:
@@ -83,12 +84,12 @@ class CompositeResolver:
             return None
 
 
-def _said(error: Exception) -> str:
+def _description(error: Exception) -> str:
     return str(error) if isinstance(error, MailboxError) else f"{type(error).__name__}: {error}"
 
 
-class RegistryResolver(CompositeResolver):
-    """Knows the mailboxes that it was given and no others."""
+class RegistryResolver(CompositeResolver[R], Generic[R]):
+    """Finds only the mailboxes that it was given."""
 
     def __init__(self, registry: Mapping[str, Mailbox[Any, None]]) -> None:
         super().__init__(registry)

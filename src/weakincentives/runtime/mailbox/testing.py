@@ -1,32 +1,34 @@
 """Test doubles: mailboxes that drop, collect or misbehave on purpose."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
 from weakincentives.ids import new_id
-
-from .memory import InMemoryMailbox
-from .memory_replies import InMemoryReplyTable
-from .memory_store import InMemoryStore
-from .replies import StoredReplies
-from .store import Leases, Outgoing, QueueStats, Seen
+from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox
+from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyTable
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyListener, ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoing, QueueStats, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
 
 T = TypeVar("T")
 R = TypeVar("R", default=None)
+V = TypeVar("V")
 
 
 class FakeClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only when a test advances it."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
 
     def monotonic(self) -> float:
-        """Return the time that passed by advancing."""
+        """Return the fake time."""
         return self._now
 
     def time(self) -> float:
@@ -41,16 +43,42 @@ class FakeClock:
 class NullStore(InMemoryStore):
     """A store in which nothing stays."""
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put_now(self, messages: Sequence[Outgoing]) -> None:
         """Drop the messages."""
 
 
+class NullReplyTable(InMemoryReplyTable):
+    """Replies that never come."""
+
+    def listen(self, id: str, *, in_loop: bool = False) -> ReplyListener:
+        """Return a listener that does not wait."""
+        return NullReplyListener(self, id)
+
+
+class NullReplyListener:
+    """Shows a pending reply as expired, because it will never be resolved."""
+
+    def __init__(self, table: NullReplyTable, id: str) -> None:
+        self._table = table
+        self._id = id
+
+    async def get(self, wait: float) -> ReplyRow | None:
+        """Look at the reply."""
+        row = await self._table.get(self._id)
+        if row is not None and row.state == ReplyState.PENDING:
+            return row._replace(state=ReplyState.EXPIRED)
+        return row
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class NullMailbox(InMemoryMailbox[T, R], Generic[T, R]):
-    """Drops what is sent, receives nothing; replies never come."""
+    """Drops what is sent, receives nothing; waiting for a reply times out at once."""
 
     def __init__(self, name: str = "null") -> None:
-        super().__init__(name)
-        self.store = NullStore(name)
+        super().__init__(name, reply_store=StoredReplies(NullReplyTable()))
+        self._use(NullStore(name))
 
 
 class CollectingMailbox(InMemoryMailbox[T, R], Generic[T, R]):
@@ -58,7 +86,8 @@ class CollectingMailbox(InMemoryMailbox[T, R], Generic[T, R]):
 
     def __init__(self, name: str = "collecting") -> None:
         super().__init__(name)
-        store = self.store = CollectingStore(name)
+        store = CollectingStore(name)
+        self._use(store)
         self.sent: list[T] = store.sent
 
 
@@ -69,10 +98,11 @@ class CollectingStore(InMemoryStore):
         super().__init__(name)
         self.sent: list[Any] = []
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put_now(self, messages: Sequence[Outgoing]) -> int | None:
         """Add the messages and remember their bodies."""
-        super().put(messages)
+        added = super().put_now(messages)
         self.sent.extend(message.payload.body for message in messages)
+        return added
 
 
 class FakeMailbox(InMemoryMailbox[T, R], Generic[T, R]):
@@ -80,29 +110,30 @@ class FakeMailbox(InMemoryMailbox[T, R], Generic[T, R]):
 
     def __init__(self, name: str = "fake", *, max_size: int | None = None) -> None:
         self.clock = FakeClock()
-        self._replies = InMemoryReplyTable(self.clock)
+        self._fake_replies = InMemoryReplyTable(self.clock)
         super().__init__(
-            name, max_size=max_size, clock=self.clock, reply_store=StoredReplies(self._replies)
+            name, max_size=max_size, clock=self.clock, reply_store=StoredReplies(self._fake_replies)
         )
-        self._fake = self.store = FaultyStore(name, max_size=max_size, clock=self.clock)
+        self._fake = FaultyStore(name, max_size=max_size, clock=self.clock)
+        self._use(self._fake)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for delays, leases and replies; whoever is blocked looks again."""
+        """Let time pass for delays, leases and replies; blocked consumers look again."""
         self.clock.advance(seconds)
         self._fake.bell.ring_all()
-        self._replies.look_again()
+        self._fake_replies.look_again()
 
     def expire_handle(self, receipt_handle: str) -> None:
         """End one lease now: its handle is refused, its message is visible again."""
         self._fake.expire(receipt_handle)
 
     def set_connection_error(self, error: Exception | None) -> None:
-        """Let every operation raise ``error`` until it is set to None."""
+        """Make every operation raise ``error`` until it is set to None."""
         self._fake.error = error
 
 
 class FaultyStore(InMemoryStore):
-    """An in-memory store that fails while it is told to."""
+    """An in-memory store that raises ``error`` while one is set."""
 
     error: Exception | None = None
 
@@ -111,15 +142,17 @@ class FaultyStore(InMemoryStore):
         with self._lock:
             entry = self._leased.get(handle)
             if entry is not None:
-                self._schedule(entry, entry.state, self.clock.monotonic())
+                now = self.clock.monotonic()
+                self._schedule(entry, now)
+                entry.due = now
         self.bell.ring()
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put_now(self, messages: Sequence[Outgoing]) -> int | None:
         """Add the messages."""
         self._check()
-        super().put(messages)
+        return super().put_now(messages)
 
-    def lease(
+    def lease_now(
         self,
         count: int,
         seconds: float,
@@ -129,37 +162,39 @@ class FaultyStore(InMemoryStore):
     ) -> Leases:
         """Lease messages."""
         self._check()
-        return super().lease(count, seconds, acknowledge=acknowledge, ids=ids)
+        return super().lease_now(count, seconds, acknowledge=acknowledge, ids=ids)
 
-    def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
+    def acknowledge_now(self, handles: Sequence[str]) -> Sequence[bool]:
         """Remove messages."""
         self._check()
-        return super().acknowledge(handles)
+        return super().acknowledge_now(handles)
 
-    def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
+    async def release(
+        self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
+    ) -> Sequence[bool]:
         """Give messages back."""
         self._check()
-        return super().release(handles, delay)
+        return await super().release(handles, delay, how)
 
-    def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
-        """Prolong leases."""
+    async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
+        """Extend leases."""
         self._check()
-        return super().extend(handles, seconds)
+        return await super().extend(handles, seconds)
 
-    def purge(self) -> int:
+    async def purge(self) -> int:
         """Remove every message."""
         self._check()
-        return super().purge()
+        return await super().purge()
 
-    def stats(self) -> QueueStats:
+    async def stats(self) -> QueueStats:
         """Count the messages by state."""
         self._check()
-        return super().stats()
+        return await super().stats()
 
-    def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
-        """Look at messages that wait."""
+    async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
+        """Return pending messages."""
         self._check()
-        return super().peek(limit, offset)
+        return await super().peek(limit, offset)
 
     def _check(self) -> None:
         if self.error is not None:
@@ -167,7 +202,7 @@ class FaultyStore(InMemoryStore):
 
 
 class ImmediateReply(Generic[T]):
-    """A `Reply` that is there from the start."""
+    """A `Reply` whose value is there from the start."""
 
     def __init__(self, value: T) -> None:
         self.id = new_id()
@@ -194,5 +229,10 @@ class ImmediateReply(Generic[T]):
         return False
 
     def cancel(self) -> bool:
-        """Nothing is left to cancel."""
+        """Return False: there is nothing to cancel."""
         return False
+
+
+def driven(step: Coroutine[Any, Any, V]) -> V:
+    """Run one step of a blocking store and return its result."""
+    return run(lambda: step)

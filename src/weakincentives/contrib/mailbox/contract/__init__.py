@@ -1,10 +1,10 @@
-"""The conformance suite of mailboxes: subclass `MailboxContract`, say how to make one, run pytest.
+"""The conformance suite for mailboxes: subclass `MailboxContract`, make a mailbox, run pytest.
 
     class TestMine(MailboxContract):
         def make_mailbox(self, name, **options):
             return MyMailbox(name, **options)
 
-`ReplyStoreContract` does the same for reply stores. ``docs/contract.md`` has the hooks.
+`ReplyStoreContract` does the same for reply stores. ``docs/contract.md`` lists the hooks.
 """
 
 try:
@@ -15,16 +15,18 @@ except ImportError as error:
         f"the contract suite needs {error.name}: pip install pytest hypothesis"
     ) from error
 
-# Before they are imported, so that a failed assertion shows the values it compared.
+# Registered before the import, so that a failed assertion shows the values it compared.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{part}"
         for part in (
             "concurrency",
             "contents",
-            "declared",
+            "dead_letters",
+            "capabilities",
             "delivery",
             "events",
+            "release",
             "harness",
             "leases",
             "machine",
@@ -32,23 +34,27 @@ pytest.register_assert_rewrite(
             "reply_store",
             "reply_to",
             "round_trip",
+            "type_checks",
             "validation",
             "waiting",
         )
     )
 )
 
+from .capabilities import DeclaredCapabilities  # noqa: E402
 from .concurrency import Concurrency  # noqa: E402
 from .contents import Contents  # noqa: E402
-from .declared import Declared  # noqa: E402
+from .dead_letters import DeadLetters  # noqa: E402
 from .delivery import Delivery  # noqa: E402
 from .events import Events  # noqa: E402
 from .leases import Leasing  # noqa: E402
 from .machine import MailboxMachine, StateMachine  # noqa: E402
+from .release import Releasing  # noqa: E402
 from .reply_channel import ExpectingReply  # noqa: E402
 from .reply_store import ReplyStoreContract  # noqa: E402
 from .reply_to import ReplyTo  # noqa: E402
 from .round_trip import RoundTrip  # noqa: E402
+from .type_checks import TypeChecks  # noqa: E402
 from .validation import Validation  # noqa: E402
 from .waiting import Waiting  # noqa: E402
 
@@ -59,14 +65,17 @@ class MailboxContract(
     Delivery,
     Waiting,
     Leasing,
+    Releasing,
     Contents,
     ReplyTo,
     ExpectingReply,
     RoundTrip,
+    TypeChecks,
     Validation,
-    Declared,
+    DeclaredCapabilities,
+    DeadLetters,
     Events,
     Concurrency,
     StateMachine,
 ):
-    """Everything a mailbox promises. Override `make_mailbox`, and the other hooks where needed."""
+    """Tests everything a mailbox promises; override `make_mailbox`, and other hooks if needed."""

@@ -1,4 +1,4 @@
-"""Many at once: threads, tasks, and tasks that are cancelled halfway."""
+"""Tests with many threads and tasks, and with tasks that are cancelled halfway."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ THREADS, EACH = 4, 50
 
 
 class Concurrency(Harness):
-    """Nothing is lost and nothing comes twice, whoever runs at the same time."""
+    """No message is lost or delivered twice when many threads and tasks run at once."""
 
     def test_eight_threads(self) -> None:
         box = self.mailbox()
@@ -141,11 +141,11 @@ class Concurrency(Harness):
                 for _ in range(100)
             ]
             await asyncio.wait(waiting, timeout=0.2)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(0.75 * wait):
                 await box.raw.send_async("through")
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             box.raw.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(0.75 * wait):
                 results = await asyncio.gather(*waiting)
             assert [message.body for got in results for message in got] == ["through"]
             assert len(done) >= 1
@@ -166,7 +166,7 @@ class Concurrency(Harness):
             for _ in range(turn // 4):
                 await asyncio.sleep(0)
             for _ in range(1 + turn % 3):
-                # A task can be cancelled again while it gives back what it has.
+                # A task can be cancelled a second time while it releases what it has leased.
                 task.cancel()
                 await asyncio.sleep(0)
             try:
@@ -177,13 +177,45 @@ class Concurrency(Harness):
 
         for turn in range(24):
             received = self.driver.run(cancelled_at(turn))
-            if received:
-                assert self.driver.run(received[0].acknowledge_async()) is True
-            else:
-                message = self.take_one(box)
-                assert message.body == turn
-                assert message.acknowledge() is True
+            self.check_received_or_back(box, received, turn)
         assert box.receive() == []
+
+    @async_only
+    def test_receives_that_end_with_their_event_loop_keep_nothing(self) -> None:
+        """As `asyncio.run` ends: every task there is gets cancelled, whoever started it."""
+        box = self.mailbox()
+        got: list[Any] = []
+
+        async def receive() -> None:
+            got.extend(await box.raw.receive_async(visibility_timeout=LONG, wait_time_seconds=20))
+
+        async def cancelled_at(turn: int) -> None:
+            receiving = [asyncio.create_task(receive()) for _ in range(2)]
+            for _ in range(turn % 4):
+                await asyncio.sleep(0)
+            await box.raw.send_async(turn)
+            for _ in range(turn // 4):
+                await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.gather(*receiving, return_exceptions=True)
+
+        for turn in range(24):
+            got.clear()
+            self.driver.run(cancelled_at(turn))
+            self.check_received_or_back(box, got, turn)
+        assert box.receive() == []
+
+    def check_received_or_back(self, box: Any, received: list[Any], body: int) -> None:
+        """Check that a cancelled receive has returned the message, or has given it back."""
+        if received:
+            assert self.driver.run(received[0].acknowledge_async()) is True
+            return
+        message = self.take_one(box)
+        assert message.body == body
+        if box.capabilities.uncounted_releases:
+            assert message.delivery_count == 1
+        assert message.acknowledge() is True
 
     @async_only
     def test_a_cancelled_waiter_passes_its_wake_up_on(self) -> None:

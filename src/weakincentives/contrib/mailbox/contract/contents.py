@@ -1,16 +1,20 @@
-"""What is in a queue: how much fits, what is counted, seen, kept, recognised and thrown away."""
+"""Tests of a queue's contents: size limits, counts, peek, retention, repeated ids and purge."""
 
 import pytest
 
+from weakincentives.ids import SequelId
 from weakincentives.runtime.mailbox.errors import MailboxFullError
+from weakincentives.runtime.mailbox.seam.optional_protocols import keeps_ids
 
 from .harness import LONG, Harness, refused, unique_name
 
 __all__ = ["Contents"]
 
+DAY = 86_400
+
 
 class Contents(Harness):
-    """Counts, limits, retention, purge and peek."""
+    """Size limits, counts, peek, retention, repeated ids and purge work as documented."""
 
     def test_max_size_counts_pending_leased_and_delayed(self) -> None:
         box = self.mailbox(max_size=3)
@@ -84,6 +88,34 @@ class Contents(Harness):
         box.send("another", message_id="job-1")
         assert self.drain(box) == ["another"]
 
+    def test_the_id_of_a_sequel_is_remembered_until_its_message_is_done(self) -> None:
+        self.needs_fake_clock()
+        box = self.mailbox()
+        self.needs(box, "idempotent_send")
+        self.needs(box, "remembers_sequels")
+        for id in ("answer-1", "answer-2"):
+            box.send("first", message_id=SequelId(id))
+            self.take_one(box).acknowledge()
+        self.elapse(13 * DAY)
+        box.send("chosen", message_id="job-1")
+        self.take_one(box).acknowledge()
+        for id in ("answer-1", "answer-2"):
+            box.send("same", message_id=SequelId(id))
+        assert box.receive() == []
+        if keeps_ids(box.raw.store):
+            self.driver.call(box.raw.store.forget_soon, ["answer-1", "job-1", "unheard of"])
+            self.elapse(299)
+            box.send("same", message_id=SequelId("answer-1"))
+            assert box.receive() == []
+            self.elapse(2)
+            box.send("another", message_id="answer-1")
+            box.send("another", message_id="job-1")
+            box.send("same", message_id="answer-2")
+            assert self.drain(box) == ["another", "another"]
+        self.elapse(2 * DAY)
+        box.send("much later", message_id="answer-2")
+        assert self.drain(box) == ["much later"]
+
     def test_an_id_belongs_to_its_queue(self) -> None:
         one, other = self.mailbox(), self.mailbox()
         self.needs(one, "idempotent_send")
@@ -109,6 +141,18 @@ class Contents(Harness):
                 held.extend_visibility(self.moment)
         self.elapse(self.moment)
         assert box.receive() == []
+
+    def test_purge_forgets_the_ids(self) -> None:
+        box = self.mailbox()
+        self.needs(box, "idempotent_send")
+        self.needs(box, "purge_forgets_ids")
+        box.send("queued", message_id="job-1")
+        box.send("done", message_id="job-2")
+        self.take(box, 2)[1].acknowledge()
+        box.purge()
+        box.send("again", message_id="job-1")
+        box.send("again too", message_id="job-2")
+        assert self.drain(box) == ["again", "again too"]
 
     def test_purge_kills_the_handles_and_leaves_no_ghosts(self) -> None:
         box = self.mailbox()

@@ -1,11 +1,15 @@
-"""Sending, receiving, settling, in the order that was promised."""
+"""Tests of sending, receiving and settling, and of the order of messages."""
 
 from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 
-from weakincentives.runtime.mailbox.errors import MailboxClosedError
+from weakincentives.runtime.mailbox.errors import (
+    MailboxClosedError,
+    MailboxFullError,
+    SerializationError,
+)
 
 from .harness import LONG, Harness, refused
 
@@ -13,7 +17,7 @@ __all__ = ["Delivery"]
 
 
 class Delivery(Harness):
-    """A message goes in, comes out once, and is gone when it is acknowledged."""
+    """A message is sent, received once, and gone after it is acknowledged."""
 
     def test_what_was_sent_arrives(self) -> None:
         box = self.mailbox()
@@ -23,7 +27,7 @@ class Delivery(Harness):
         assert (message.delivery_count, message.nack_count) == (1, 0)
         assert message.enqueued_at.utcoffset() == message.first_received_at.utcoffset()
         assert message.enqueued_at.tzinfo == UTC
-        # A second of grace: two clocks may have read the two times.
+        # One second of tolerance, because the two times may come from two clocks.
         assert message.enqueued_at <= message.first_received_at + timedelta(seconds=1)
         assert message.receipt_handle
         assert not message.is_finalized
@@ -194,6 +198,49 @@ class Delivery(Harness):
             with pytest.raises(MailboxClosedError):
                 call()
         assert self.drain(reader) == ["left behind"]
+
+    def test_a_large_batch_is_sent_in_parts_and_in_order(self) -> None:
+        box = self.mailbox()
+        count = min(2 * box.limits.max_send_batch, 2000) + 5
+        ids = box.send_batch(list(range(count)))
+        assert len(set(ids)) == count
+        if box.capabilities.exact_counts:
+            assert box.approximate_count() == count
+        if box.capabilities.ordered:
+            assert [message.body for message in self.take(box, 10)] == list(range(10))
+
+    def test_a_large_batch_that_fails_in_part_says_what_was_sent(self) -> None:
+        box = self.mailbox(max_size=1500)
+        self.needs(box, "atomic_batches")
+        size = box.limits.max_send_batch
+        if size > 1500:
+            pytest.skip("this mailbox stores a batch of this size in one step")
+        with pytest.raises(MailboxFullError) as caught:
+            box.send_batch(list(range(size + 600)))
+        assert len(caught.value.sent_ids) == size
+        assert "nothing was sent" not in str(caught.value)
+        assert box.approximate_count() == size
+        assert any(f"{size} of {size + 600}" in note for note in caught.value.__notes__)
+        first = self.take_one(box)
+        assert (first.body, first.id) == (0, caught.value.sent_ids[0])
+
+    def test_a_large_batch_with_a_bad_body_is_not_sent_at_all(self) -> None:
+        box = self.mailbox()
+        if self.keeps_bodies(box):
+            pytest.skip("this mailbox keeps bodies as objects: nothing is encoded")
+        count = min(box.limits.max_send_batch, 2000)
+        with pytest.raises(SerializationError) as caught:
+            box.send_batch([*range(count), object()])
+        assert len(caught.value.sent_ids) == 0
+        assert box.receive() == []
+
+    def test_a_closed_mailbox_can_be_opened_again(self) -> None:
+        box = self.mailbox()
+        box.send("left behind")
+        box.close()
+        again = self.again(box)
+        assert not again.closed
+        assert self.take_one(again).body == "left behind"
 
     def test_what_was_received_can_be_settled_after_close(self) -> None:
         box = self.mailbox()

@@ -1,33 +1,34 @@
-"""One way to write a test, two ways to run it: blocking calls, or their twins in an event loop."""
+"""Runs each test of the contract with blocking calls and with their async twins."""
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Literal, TypeAlias
+
+from weakincentives.runtime.mailbox.seam.driver import run
 
 __all__ = ["DEADLINE", "Driver", "Face", "Proxy", "background"]
 
 Face: TypeAlias = Literal["sync", "async"]
 
 DEADLINE = 30.0
-"""Seconds after which a call that should have ended long ago fails its test."""
+"""The number of seconds after which a hanging call fails its test."""
 
 TWINS = frozenset(
     {
         *("send", "send_batch", "send_expecting_reply", "receive", "exchange"),
-        *("acknowledge_batch", "purge", "approximate_count", "stats", "peek"),
+        *("acknowledge_batch", "release_batch", "purge", "approximate_count", "stats", "peek"),
         *("acknowledge", "nack", "extend_visibility", "reply"),
         *("wait", "poll", "is_ready", "is_cancelled", "cancel", "is_open"),
         *("create", "resolve", "get", "consume", "delete", "scan_expired", "cleanup_expired"),
     }
 )
-"""Everything that does I/O, and so must have a twin with the suffix ``_async``."""
+"""The methods that do I/O and so must have a twin with the suffix ``_async``."""
 
 
 class Driver:
-    """Calls a mailbox by one face; the async one in an event loop of its own thread."""
+    """Calls a mailbox with blocking or async calls; async ones run in a thread's event loop."""
 
     def __init__(self, face: Face) -> None:
         self.face = face
@@ -36,20 +37,19 @@ class Driver:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end, from any thread but the loop's."""
+        """Run a coroutine and return its result; call this from any thread but the loop's."""
         return asyncio.run_coroutine_threadsafe(_bounded(work), self.loop).result()
 
-    def call(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Call a store, whose steps may have to be awaited."""
-        result = step(*args)
-        return self.run(_awaited(result)) if inspect.isawaitable(result) else result
+    def call(self, step: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
+        """Take a step of a store: in this thread, or in the event loop."""
+        return run(lambda: step(*args)) if self.face == "sync" else self.run(step(*args))
 
     def cancel_rest(self) -> None:
-        """Cancel what is under way and wait for its end; before what it uses is closed."""
+        """Cancel all tasks and wait for them, before anything they use is closed."""
         self.run(_cancel_rest())
 
     def close(self) -> None:
-        """Cancel what is left, wait for it, and stop the loop."""
+        """Cancel the remaining tasks, wait for them, and stop the event loop."""
         self.cancel_rest()
         self.run(_shut_down())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -58,7 +58,7 @@ class Driver:
 
 
 class Proxy:
-    """A mailbox, message or reply that looks blocking, whichever face is driven.
+    """Makes a mailbox, message or reply look blocking, even if its async methods are called.
 
     Attributes are looked up by name, so that a missing twin fails the contract.
     """
@@ -109,10 +109,6 @@ async def _bounded(work: Coroutine[Any, Any, Any]) -> Any:
         return await work
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
-
-
 async def _cancel_rest() -> None:
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
@@ -127,13 +123,13 @@ async def _shut_down() -> None:
 
 
 def background(call: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
-    """Call in a thread of its own; the future has what came of it."""
+    """Run ``call`` in a new thread; the future gets its result or its error."""
     future: Future[Any] = Future()
 
     def work() -> None:
         try:
             future.set_result(call(*args, **options))
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks the future
+        except BaseException as error:  # noqa: BLE001 - the future raises it
             future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What a mailbox tells a Dispatcher."""
+"""Tests of the events that a mailbox publishes to a Dispatcher."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ __all__ = ["Events"]
 
 
 class Events(Harness):
-    """Small facts, published after they have become true."""
+    """A mailbox publishes an event after each thing that has happened."""
 
     def observed(self, **options: Any) -> tuple[Any, list[MailboxEvent]]:
-        """Make a mailbox and the list of what it publishes."""
+        """Return a mailbox and the list that collects its events."""
         dispatcher = InProcessDispatcher()
         seen: list[MailboxEvent] = []
         dispatcher.subscribe(MailboxEvent, seen.append)

@@ -1,4 +1,4 @@
-"""What a backend tells the contract about itself, and what every test needs."""
+"""The hooks that a backend overrides, and the helpers that the contract's tests use."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,56 +15,56 @@ from weakincentives.runtime.mailbox.errors import (
 
 from .driver import DEADLINE, Driver, Face, Proxy
 
-__all__ = ["LONG", "Bench", "Harness", "async_only", "refused", "unique_name"]
+__all__ = ["LONG", "ContractBase", "Harness", "async_only", "refused", "unique_name"]
 
 F = TypeVar("F", bound=Callable[..., None])
 
 LONG = 60
-"""A lease that no test outlives."""
+"""A lease in seconds that is longer than any test."""
 
 
 def unique_name() -> str:
-    """Return a queue name that nobody has used before."""
+    """Return a queue name that was never used before."""
     return f"contract-{new_id().replace('_', '-')}"
 
 
 def refused() -> Any:
-    """Expect a settlement to be refused because the lease is over."""
+    """Expect that settling is refused because the lease is over."""
     return pytest.raises(ReceiptHandleExpiredError)
 
 
 def async_only(test: F) -> F:
-    """Run a test on the async face alone: only a task can be cancelled, or shares its thread."""
+    """Run a test only with async calls, for instance because it cancels a task."""
     test.async_only = True  # type: ignore[attr-defined]
     return test
 
 
-class Bench:
-    """The part of a contract class that is the same for mailboxes and reply stores."""
+class ContractBase:
+    """The part of the contract that mailboxes and reply stores share."""
 
     faces: ClassVar[tuple[Face, ...]] = ("sync", "async")
-    """Which faces exist; only ``("async",)`` for an asyncio client."""
+    """The kinds of calls that are tested; only ``("async",)`` for an asyncio client."""
     moment: ClassVar[float] = 0.25
-    """The shortest time that is told apart here; 1 where only whole seconds are."""
+    """The shortest time in seconds that the backend can measure; 1 if it knows only whole ones."""
 
     patience: ClassVar[float] = DEADLINE / 2
-    """Seconds to wait for what must come, generous for slow machines."""
+    """How many seconds to wait for something that must happen; generous for slow machines."""
     fake_clock: ClassVar[bool] = False
-    """Whether `elapse` moves a fake clock, so that minutes cost nothing."""
+    """Whether `elapse` moves a fake clock, so that tests of minutes take no time."""
 
     driver: Driver
 
     def elapse(self, seconds: float) -> None:
-        """Let time pass on the backend's clock; override it if that clock is a fake."""
+        """Let time pass on the backend's clock; override this if the clock is a fake."""
         time.sleep(seconds * 1.1 + 0.02)
 
     def needs_fake_clock(self) -> None:
-        """Skip, loudly, what would take minutes."""
+        """Skip a test that would take minutes, unless the clock is a fake."""
         if not self.fake_clock:
             pytest.skip("takes minutes: only with fake_clock = True")
 
     def clean_up(self) -> None:
-        """Let go of connections and files; `driver.run` awaits what must be awaited."""
+        """Close connections and files; use `driver.run` for coroutines."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if getattr(metafunc.function, "async_only", False):
@@ -86,55 +86,55 @@ class Bench:
                 self.driver.close()
 
     def close_all(self) -> None:
-        """Close what the test opened."""
+        """Close everything that the test opened."""
 
 
-class Harness(Bench):
-    """Hooks for a backend, and helpers that work on any."""
+class Harness(ContractBase):
+    """The hooks of a backend, and helpers that work with every backend."""
 
     model_expiry: ClassVar[bool] = False
-    """Let the state machine's leases run out, although that takes real time."""
+    """Whether leases run out in the state machine even though that takes real time."""
     model_examples: ClassVar[int] = 20
-    """How many programs the state machine runs."""
+    """How many random programs the state machine runs."""
 
     _opened: list[Proxy]
 
     def make_mailbox(self, name: str, **options: Any) -> Any:
         """Return a new mailbox.
 
-        The options are a choice of ``body_type``, ``reply_type``, ``reply_resolver``,
-        ``max_size``, ``default_ttl`` and ``dispatcher``, meant as every backend means them.
+        The options are any of ``body_type``, ``reply_type``, ``reply_resolver``, ``max_size``,
+        ``default_ttl`` and ``dispatcher``, with the same meaning as in every backend.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say how to make_mailbox(name)")
+        raise NotImplementedError(f"{type(self).__name__} must override make_mailbox(name)")
 
     def open_again(self, mailbox: Any, **options: Any) -> Any:
         """Return a second mailbox object on the queue of the first."""
         return self.make_mailbox(mailbox.name, **options)
 
     def mailbox(self, **options: Any) -> Any:
-        """Make a mailbox on a queue of its own, driven by the face under test."""
+        """Make a mailbox on a new queue, called as the current test requires (sync or async)."""
         try:
             return self._driven(self.make_mailbox(unique_name(), **options))
         except UnsupportedOperationError as error:
             pytest.skip(f"declared: {error}")
 
     def again(self, box: Any, **options: Any) -> Any:
-        """Open the queue of ``box`` once more."""
+        """Open a second mailbox on the queue of ``box``."""
         return self._driven(self.open_again(box.raw, **options))
 
     def needs(self, box: Any, capability: str) -> None:
-        """Skip, loudly, what the backend declares that it cannot do."""
+        """Skip the test if the backend declares that it lacks this capability."""
         if not getattr(box.capabilities, capability):
             pytest.skip(f"declared: capabilities.{capability} is False")
 
     def take(self, box: Any, count: int = 1, lease: float = LONG) -> list[Any]:
-        """Receive exactly ``count`` messages, in as many looks as the backend needs."""
+        """Receive exactly ``count`` messages, with as many receives as the backend needs."""
         taken: list[Any] = []
         deadline = time.monotonic() + self.patience
         while len(taken) < count and time.monotonic() < deadline:
             ask = min(count - len(taken), box.limits.max_batch)
             taken += box.receive(max_messages=ask, visibility_timeout=lease, wait_time_seconds=1)
-        assert len(taken) == count, f"{len(taken)} of {count} messages came"
+        assert len(taken) == count, f"received {len(taken)} of {count} messages"
         return taken
 
     def take_one(self, box: Any, lease: float = LONG) -> Any:
@@ -143,7 +143,7 @@ class Harness(Bench):
         return message
 
     def ask(self, box: Any, body: Any = "question", reply_timeout: float = LONG) -> Any:
-        """Send and expect a reply, or skip where the backend keeps none."""
+        """Send a message that expects a reply; skip the test if the backend has no replies."""
         try:
             return box.send_expecting_reply(body, reply_timeout=reply_timeout)
         except UnsupportedOperationError as error:
@@ -154,7 +154,7 @@ class Harness(Bench):
         return [box.send(body) for body in bodies]
 
     def drain(self, box: Any) -> list[Any]:
-        """Receive and acknowledge what is visible now; return the bodies."""
+        """Receive and acknowledge all visible messages; return their bodies."""
         bodies = []
         while messages := box.receive(max_messages=min(10, box.limits.max_batch)):
             for message in messages:
@@ -163,19 +163,19 @@ class Harness(Bench):
         return bodies
 
     def keeps_bodies(self, box: Any) -> bool:
-        """Whether bodies stay objects: nothing is encoded, so nothing can fail to be."""
-        return isinstance(box.sealer, ObjectSealer)
+        """Return whether bodies are stored as objects, so that encoding cannot fail."""
+        return isinstance(box._sealer, ObjectSealer)
 
     def keeps_addresses(self, box: Any) -> bool:
-        """Whether ``reply_to`` stays the mailbox itself, so that nothing need be resolved."""
-        return isinstance(box.sealer, ObjectSealer | CheckedSealer)
+        """Return whether ``reply_to`` is stored as a mailbox object and needs no resolving."""
+        return isinstance(box._sealer, ObjectSealer | CheckedSealer)
 
     def keeps_bytes(self, box: Any) -> bool:
-        """Whether the store's payload is our envelope as bytes."""
-        return isinstance(box.sealer, JsonSealer)
+        """Return whether the store's payload is our JSON envelope as bytes."""
+        return isinstance(box._sealer, JsonSealer)
 
     def close_all(self) -> None:
-        """Close what the test opened."""
+        """Close everything that the test opened."""
         for box in self._opened_here():
             box.close()
 

@@ -1,7 +1,7 @@
-"""Random programs against a mailbox and its model, which must agree after every step."""
+"""Runs random programs on a mailbox and on its model, which must agree after every step."""
 
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis
 import pytest
@@ -15,8 +15,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from weakincentives.runtime.mailbox.seam.store import GivingBack
+
 from .harness import Harness
-from .model import Delivery, Model
+from .model import DeliveredMessage, Model
 
 __all__ = ["MailboxMachine", "StateMachine"]
 
@@ -24,22 +26,25 @@ LONG_LEASE = 1000
 NEEDED = (
     "ordered",
     "idempotent_send",
+    "purge_forgets_ids",
     "fenced",
     "nack_counts",
+    "uncounted_releases",
     "delays",
     "peeks",
     "exact_counts",
 )
 
 some_handle = st.integers(min_value=0, max_value=50)
+some_way = st.sampled_from(get_args(GivingBack))
 some_time = st.integers(min_value=0, max_value=3)
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """Sends, receives and settles at random, also by handles that are long dead.
+    """Sends, receives and settles at random, sometimes with handles that have expired.
 
-    ``contract`` makes the mailbox and lets time pass. INV-1 to INV-9 of the specification are
-    checked here and in `Model`.
+    ``contract`` makes the mailbox and lets time pass. The invariants INV-1 to INV-9 of
+    ``docs/invariants.md`` are checked here and in `Model`.
     """
 
     def __init__(self, contract: Harness) -> None:
@@ -89,14 +94,15 @@ class MailboxMachine(RuleBasedStateMachine):
             partial(self.box.store.lease, acknowledge=[handle]), count, float(LONG_LEASE)
         )
         assert list(leases.acknowledged) == [self.model.acknowledge(handle)]
-        sealer = self.box.sealer
+        sealer = self.box._sealer
         got = [
-            Delivery(
+            DeliveredMessage(
                 leased.id,
                 leased.handle,
                 sealer.body(sealer.open(leased.payload)),
                 leased.delivery_count,
                 leased.nack_count,
+                leased.put_off_count,
             )
             for leased in leases.messages
         ]
@@ -109,12 +115,12 @@ class MailboxMachine(RuleBasedStateMachine):
         answer = self._store(self.box.store.acknowledge, [handle])
         assert list(answer) == [self.model.acknowledge(handle)]
 
-    @rule(pick=some_handle, times=some_time)
+    @rule(pick=some_handle, times=some_time, how=some_way)
     @precondition(lambda self: self.model.handles)
-    def nack(self, pick: int, times: int) -> None:
+    def release(self, pick: int, times: int, how: GivingBack) -> None:
         handle, delay = self._handle(pick), self._span(times) if times else 0
-        answer = self._store(self.box.store.release, [handle], float(delay))
-        assert list(answer) == [self.model.release(handle, delay)]
+        answer = self._store(self.box.store.release, [handle], float(delay), how)
+        assert list(answer) == [self.model.release(handle, delay, how)]
         self._settle_time(delay)
 
     @rule(pick=some_handle, times=some_time)
@@ -128,8 +134,8 @@ class MailboxMachine(RuleBasedStateMachine):
     @rule(times=st.integers(1, 4))
     @precondition(lambda self: self.contract.fake_clock)
     def let_time_pass(self, times: int) -> None:
-        # Nobody looks before the next step: a look would promote what has come due, and hide a
-        # store that relies on it.
+        # Do not check the counts before the next step: reading them would promote due messages,
+        # and hide a store that promotes only then.
         self.unseen = True
         self.contract.elapse(times * self.contract.moment)
         self.model.advance(times * self.contract.moment)
@@ -143,7 +149,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def both_agree(self) -> None:
         if hasattr(self, "box") and not self.unseen:
             self._counts_agree()
-            self._what_waits_can_be_seen()
+            self._pending_messages_agree()
         self.unseen = False
 
     def _counts_agree(self) -> None:
@@ -152,10 +158,10 @@ class MailboxMachine(RuleBasedStateMachine):
         states = [self.model.in_state(state) for state in ("pending", "leased", "delayed")]
         assert counted == tuple(map(len, states)), "INV-1, INV-5, INV-6"
 
-    def _what_waits_can_be_seen(self) -> None:
+    def _pending_messages_agree(self) -> None:
         seen = self.box.peek(1000)
         pending = self.model.in_state("pending")
-        assert len(seen) == len({one.id for one in seen}), "INV-8: an id waits twice"
+        assert len(seen) == len({one.id for one in seen}), "INV-8: an id is pending twice"
         assert {one.id: one.body for one in seen} == {
             id: entry.body for id, entry in pending.items()
         }, "INV-9"
@@ -170,18 +176,18 @@ class MailboxMachine(RuleBasedStateMachine):
         return self.bodies
 
     def _handle(self, pick: int) -> str:
-        """Return a handle that was once given out, late ones as often as early ones."""
+        """Return one of all handles ever issued, which may have expired."""
         handles = list(self.model.handles)
         return handles[-1 - pick % len(handles)]
 
     def _span(self, times: int) -> float:
-        """Return a lease or a delay: short ones only where time can pass."""
+        """Return the length of a lease or a delay; it is short only if the test can wait for it."""
         if times and (self.contract.fake_clock or self.contract.model_expiry):
             return self.contract.moment * (times if self.contract.fake_clock else 1)
         return LONG_LEASE
 
     def _settle_time(self, span: float) -> None:
-        """On a real clock, wait until a short span is over: the model cannot know when it ends."""
+        """With a real clock, wait until a short lease or delay is certainly over."""
         if self.contract.model_expiry and not self.contract.fake_clock and 0 < span < LONG_LEASE:
             self.contract.elapse(span)
             self.model.advance(span)
@@ -190,18 +196,19 @@ class MailboxMachine(RuleBasedStateMachine):
         return self.contract.driver.call(step, *args)
 
 
-def _delivery(message: Any) -> Delivery:
-    return Delivery(
+def _delivery(message: Any) -> DeliveredMessage:
+    return DeliveredMessage(
         message.id,
         message.receipt_handle,
         message.body,
         message.delivery_count,
         message.nack_count,
+        message.put_off_count,
     )
 
 
 class StateMachine(Harness):
-    """The mailbox and its model agree on random programs."""
+    """The mailbox and its model agree after every step of random programs."""
 
     @pytest.mark.filterwarnings("default::hypothesis.errors.HypothesisWarning")
     def test_random_programs_agree_with_the_model(self) -> None:

@@ -1,4 +1,4 @@
-"""The contract of reply stores."""
+"""The conformance suite for reply stores."""
 
 import threading
 from datetime import timedelta
@@ -7,28 +7,30 @@ from typing import Any
 import pytest
 
 from weakincentives.ids import new_id
+from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer
 from weakincentives.runtime.mailbox.errors import InvalidParameterError
-from weakincentives.runtime.mailbox.reply_table import ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
+from weakincentives.serde import Codec
 
 from .driver import DEADLINE, Proxy, background
-from .harness import Bench
+from .harness import ContractBase
 
 __all__ = ["ReplyStoreContract"]
 
 
-class ReplyStoreContract(Bench):
-    """Everything a reply store promises. Override `make_reply_store`."""
+class ReplyStoreContract(ContractBase):
+    """Tests everything a reply store promises; override `make_reply_store`."""
 
     def make_reply_store(self) -> Any:
-        """Return a reply store."""
+        """Return a new reply store."""
         raise NotImplementedError(f"{type(self).__name__} must say how to make_reply_store()")
 
     def store(self) -> Any:
-        """Make a reply store, driven by the face under test."""
+        """Make a reply store, called as the current test requires (sync or async)."""
         return Proxy(self.make_reply_store(), self.driver)
 
     def made(self, ttl: float = 60) -> tuple[Any, str]:
-        """Make a store with one pending reply."""
+        """Return a store with one pending reply, and the reply's id."""
         store, id = self.store(), new_id()
         assert store.create(id, ttl=ttl) is True
         return store, id
@@ -67,6 +69,26 @@ class ReplyStoreContract(Bench):
         assert store.resolve(id, "second") is False
         assert store.cancel(id) is False
         assert store.get(id).value == {"n": [1, None, "x"]}
+
+    def test_a_table_lets_only_the_owner_answer(self) -> None:
+        store, owned, free = self.store(), new_id(), new_id()
+        table = store.raw._table
+        call = self.driver.call
+        assert call(table.create, owned, 60.0, "orders/1") is True
+        assert call(table.create, free, 60.0) is True
+        assert call(table.get, owned).owner == "orders/1"
+        assert call(table.get, free).owner is None
+        value = JsonSealer(Codec(), 1000).seal(Envelope("value"))
+        for stranger in ("orders/2", "other/1", ""):
+            assert call(table.resolve, owned, value, stranger or "-") is False
+        assert call(table.get, owned).state == ReplyState.PENDING
+        assert call(table.resolve, owned, value, "orders/1") is True
+        assert call(table.resolve, free, value, "orders/1") is True
+
+    def test_without_an_owner_whoever_knows_the_id_may_answer(self) -> None:
+        store, id = self.store(), new_id()
+        assert self.driver.call(store.raw._table.create, id, 60.0, "orders/1") is True
+        assert store.resolve(id, "value") is True
 
     def test_a_value_may_be_none(self) -> None:
         store, id = self.made()
@@ -153,7 +175,7 @@ class ReplyStoreContract(Bench):
         self.elapse(self.moment * 4)
         found = set(store.scan_expired(limit=1000))
         assert alive not in found
-        # A backend whose entries vanish by themselves has nothing left to find.
+        # A backend that removes expired entries itself has nothing left to find.
         for id in (pending, cancelled):
             assert id in found or store.get(id) is None
         removed = store.cleanup_expired(limit=1000)
@@ -200,7 +222,7 @@ class ReplyStoreContract(Bench):
                 store.cleanup_expired(limit=limit)
 
     def race(self, calls: list[Any]) -> int:
-        """Let all of them run at once; return how many said yes."""
+        """Run all calls at once; return how many returned true."""
         ready = threading.Barrier(len(calls))
 
         def call(one: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Replies to a mailbox that the sender named: as many as wanted, until the message is settled."""
+"""Tests of replies to the mailbox that the sender named with ``reply_to``."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ __all__ = ["ReplyTo"]
 
 
 class ReplyTo(Harness):
-    """``send(body, reply_to=mailbox)``."""
+    """A message sent with ``reply_to`` can be replied to any number of times until settled."""
 
     def pair(self) -> tuple[Any, Any]:
-        """Make a mailbox for requests and one for their replies."""
+        """Return a mailbox for requests and one for their replies."""
         replies = self.mailbox()
         return self.mailbox(reply_resolver=RegistryResolver({replies.name: replies.raw})), replies
 

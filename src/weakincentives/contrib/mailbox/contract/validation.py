@@ -1,8 +1,10 @@
-"""Bad input: an error that names the argument and the value, and nothing has happened."""
+"""Tests that bad arguments raise an error naming argument and value, and change nothing."""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,6 +18,42 @@ from weakincentives.runtime.mailbox.errors import (
 from .harness import LONG, Harness, unique_name
 
 __all__ = ["Validation"]
+
+
+class Tag(str):
+    """A subclass of str."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not the text itself"
+
+
+class Level(StrEnum):
+    """An enum of strings."""
+
+    HIGH = "high"
+
+
+class Unspeakable(Exception):
+    """An error whose ``__str__`` raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@dataclass
+class Picky:
+    """A type that raises while a body is decoded."""
+
+    item: str
+    error: ClassVar[Exception]
+    refuses: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.refuses and self.item == "refused":
+            raise self.error
+
 
 BAD_SECONDS = [-1, -0.001, math.nan, math.inf, -math.inf, 10.0**12, "5", None, True, [1], 1j]
 BAD_COUNTS = [0, -1, 1.0, 1.5, math.nan, 10**9, "5", None, True, [1]]
@@ -37,7 +75,7 @@ BAD_BODIES: dict[str, Callable[[], Any]] = {
 
 
 def nested(depth: int) -> list[Any]:
-    """Return lists inside lists."""
+    """Return a list nested to this depth."""
     outer: list[Any] = []
     for _ in range(depth):
         outer = [outer]
@@ -52,7 +90,7 @@ def recursive() -> list[Any]:
 
 
 def invalid(name: str, value: object) -> Any:
-    """Expect an error that names the argument and shows the value."""
+    """Expect an `InvalidParameterError` that names the argument and shows the value."""
     return _Invalid(name, value)
 
 
@@ -75,10 +113,10 @@ class _Invalid:
 
 
 class Validation(Harness):
-    """Checked before anything happens."""
+    """Arguments are checked before anything happens."""
 
     def assert_untouched(self, box: Any) -> None:
-        """The queue is as empty as it was."""
+        """Check that the queue is still empty."""
         assert box.receive() == []
         if box.capabilities.exact_counts:
             assert box.approximate_count() == 0
@@ -155,9 +193,6 @@ class Validation(Harness):
         for bodies in ("text", b"bytes", 7, None, {"a": 1}, {1, 2}, iter([1])):
             with pytest.raises(InvalidParameterError, match="bodies"):
                 box.send_batch(bodies)
-        too_many = box.limits.max_send_batch + 1
-        with invalid("len(bodies)", too_many):
-            box.send_batch([1] * too_many)
         self.assert_untouched(box)
 
     def test_acknowledging_what_is_no_message(self) -> None:
@@ -237,6 +272,51 @@ class Validation(Harness):
             assert len(str(caught.value)) < 500
         self.assert_untouched(box)
 
+    def test_text_of_a_subclass_is_text(self) -> None:
+        box = self.mailbox()
+        box.send(1, attributes={Tag("k"): Tag("v"), "level": Level.HIGH})
+        message = self.take_one(box)
+        assert dict(message.attributes) == {"k": "v", "level": "high"}
+        assert {type(text) for pair in message.attributes.items() for text in pair} == {str}
+        if box.capabilities.idempotent_send:
+            name = unique_name()
+            assert box.send(2, message_id=Tag(name)) == name
+            assert self.take_one(box).id == name
+
+    def test_a_delay_beyond_the_reply_timeout(self) -> None:
+        box = self.mailbox()
+        self.needs(box, "delays")
+        for delay, timeout in ((2, 1), (2, 2), (900, 300)):
+            with pytest.raises(InvalidParameterError, match=f"{delay}.*{timeout}") as caught:
+                box.send_expecting_reply(1, delay_seconds=delay, reply_timeout=timeout)
+            assert "delay_seconds" in str(caught.value)
+            assert "reply_timeout" in str(caught.value)
+        self.assert_untouched(box)
+
+    @pytest.mark.parametrize(
+        "error", [KeyError("k"), ZeroDivisionError(), LookupError(), ValueError("v"), Unspeakable()]
+    )
+    def test_a_type_that_refuses_a_body_fails_that_message_only(self, error: Exception) -> None:
+        box = self.mailbox(body_type=Picky)
+        if self.keeps_bodies(box):
+            pytest.skip("this mailbox keeps bodies as objects: nothing is decoded")
+        Picky.error = error
+        for item in ("fine", "refused", "fine"):
+            Picky.refuses = False
+            box.send(Picky(item))
+        Picky.refuses = True
+        messages = self.take(box, 3)
+        bodies = []
+        for message in messages:
+            try:
+                bodies.append(message.body.item)
+            except SerializationError as refusal:
+                assert "Picky" in str(refusal)
+                bodies.append("refused")
+        assert sorted(bodies) == ["fine", "fine", "refused"]
+        for message in messages:
+            message.acknowledge()
+
     def test_attributes_that_are_no_text(self) -> None:
         box = self.mailbox()
         if self.keeps_bodies(box):
@@ -265,5 +345,5 @@ class Validation(Harness):
         assert self.take_one(box, LONG).body == body
 
     def too_much(self, limit: float, box: Any) -> list[Any]:
-        """Return values beyond what the backend declares."""
+        """Return values above the limit that the backend declares."""
         return [math.floor(limit) + 1, *([] if box.limits.fractions else [1.5])]

@@ -1,4 +1,4 @@
-"""Delays, and long polls that end when there is something to end them."""
+"""Tests of delays and of long polls."""
 
 import time
 from concurrent.futures import Future
@@ -11,11 +11,15 @@ __all__ = ["Waiting"]
 
 
 class Waiting(Harness):
-    """A blocked consumer wakes on a send, on a delay or lease that ran out, and on close."""
+    """A waiting consumer wakes when a message is sent or becomes due, and on close."""
 
     def poll_length(self, box: Any) -> int:
-        """Return a wait that is far longer than any test should take."""
+        """Return a wait time that is far longer than any test should take."""
         return int(min(20, box.limits.max_wait))
+
+    def assert_woken(self, box: Any, started: float) -> None:
+        """Check that a long poll ended because it was woken, and not because its time was over."""
+        assert time.monotonic() - started < 0.75 * self.poll_length(box)
 
     def test_a_long_poll_returns_what_is_there_at_once(self) -> None:
         box = self.mailbox()
@@ -25,13 +29,13 @@ class Waiting(Harness):
         assert 1 <= len(got) <= 2
         if box.capabilities.exact_counts:
             assert len(got) == 2
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_a_long_poll_that_hears_nothing_ends_in_time(self) -> None:
         box = self.mailbox()
         started = time.monotonic()
         assert box.receive(wait_time_seconds=1) == []
-        assert 0.9 < time.monotonic() - started < 5
+        assert 0.9 < time.monotonic() - started < 30
 
     def test_a_send_wakes_a_long_poll(self) -> None:
         box = self.mailbox()
@@ -40,7 +44,7 @@ class Waiting(Harness):
         box.send("wake up")
         (message,) = waiting.result(DEADLINE)
         assert message.body == "wake up"
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_a_send_through_another_mailbox_wakes_a_long_poll(self) -> None:
         box = self.mailbox()
@@ -50,7 +54,7 @@ class Waiting(Harness):
         sender.send("wake up")
         (message,) = waiting.result(DEADLINE)
         assert message.body == "wake up"
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_a_nack_wakes_a_long_poll(self) -> None:
         box = self.mailbox()
@@ -61,7 +65,7 @@ class Waiting(Harness):
         held.nack()
         (message,) = waiting.result(DEADLINE)
         assert message.delivery_count == 2
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_a_batch_wakes_every_waiter(self) -> None:
         box = self.mailbox()
@@ -75,7 +79,7 @@ class Waiting(Harness):
         box.send_batch([1, 2, 3])
         bodies = [message.body for each in waiting for message in each.result(DEADLINE)]
         assert sorted(bodies) == [1, 2, 3]
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_an_elapsed_lease_wakes_a_long_poll(self) -> None:
         box = self.mailbox()
@@ -100,7 +104,7 @@ class Waiting(Harness):
         self.needs(box, "delays")
         waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
         box.send("later", delay_seconds=self.moment)
-        self.assert_comes_due(waiting, "later")
+        self.assert_comes_due(box, waiting, "later")
 
     def test_a_delayed_nack_wakes_who_waited_before(self) -> None:
         box = self.mailbox()
@@ -108,7 +112,7 @@ class Waiting(Harness):
         message = self.take_one(box)
         waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
         message.nack(visibility_timeout=self.moment)
-        self.assert_comes_due(waiting, "nacked")
+        self.assert_comes_due(box, waiting, "nacked")
 
     def test_a_shortened_lease_wakes_who_waited_before(self) -> None:
         box = self.mailbox()
@@ -116,15 +120,15 @@ class Waiting(Harness):
         message = self.take_one(box)
         waiting = background(box.receive, wait_time_seconds=self.poll_length(box))
         message.extend_visibility(self.moment)
-        self.assert_comes_due(waiting, "abandoned")
+        self.assert_comes_due(box, waiting, "abandoned")
 
-    def assert_comes_due(self, waiting: "Future[Any]", body: str) -> None:
-        """After a moment, the one who waits gets the message, long before its wait is over."""
+    def assert_comes_due(self, box: Any, waiting: "Future[Any]", body: str) -> None:
+        """Check that the waiting consumer gets the message long before its wait time is over."""
         started = time.monotonic()
         self.elapse(self.moment)
         (received,) = waiting.result(DEADLINE)
         assert received.body == body
-        assert time.monotonic() - started < 5 + self.moment
+        self.assert_woken(box, started)
 
     def test_a_lease_extended_while_a_consumer_waits_stays(self) -> None:
         box = self.mailbox()
@@ -147,7 +151,7 @@ class Waiting(Harness):
         started = time.monotonic()
         box.close()
         assert [each.result(DEADLINE) for each in waiting] == [[], [], []]
-        assert time.monotonic() - started < 5
+        self.assert_woken(box, started)
 
     def test_close_leaves_other_mailboxes_waiting(self) -> None:
         box = self.mailbox()

@@ -1,142 +1,133 @@
 """The backend of ``redis://`` and its kin: from a URL to a client, and its mailboxes."""
 
-from typing import Any, Self
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
-from weakref import WeakSet
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlencode
 
+import redis
 from redis.exceptions import RedisClusterException
 from redis.sentinel import Sentinel
 
-import redis
-from weakincentives.contrib.mailbox.urls import redacted
-from weakincentives.runtime.mailbox import (
-    InvalidParameterError,
-    MailboxClosedError,
-    MailboxConnectionError,
-    MailboxResolver,
-)
-from weakincentives.runtime.mailbox.flow import Flow, drive
+from weakincentives.contrib.mailbox.urls import SECRET_OPTION, max_bytes_of, options_of, redacted
+from weakincentives.logs import get_logger
+from weakincentives.runtime.mailbox import InvalidParameterError, MailboxConnectionError
+from weakincentives.runtime.mailbox.queue_names import is_name
+from weakincentives.runtime.mailbox.seam.backend import BaseBackend
+from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
-from .link import Link, link_of
+from .client import ScriptClient, script_client
 from .mailbox import RedisMailbox
-from .packing import pack
 from .replies import RedisReplyStore
+from .resp import pack
 
 __all__ = ["RedisBackend", "open_backend"]
 
+logger = get_logger(__name__)
+
 SCAN_COUNT = 1000
+# What redis-py reads from a URL and a mailbox's own connections can use.
+OPTIONS = {
+    *("client_name", "db", "encoding", "encoding_errors", "health_check_interval", "lib_name"),
+    *("lib_version", "max_bytes", "max_connections", "min_replicas", "password", "protocol"),
+    *("retry_on_timeout", "socket_connect_timeout", "socket_keepalive", "socket_read_size"),
+    *("socket_timeout", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs"),
+    *("ssl_certfile", "ssl_check_hostname", "ssl_ciphers", "ssl_keyfile", "ssl_min_version"),
+    *("ssl_password", "username"),
+}
+SENTINEL_OPTIONS = {"sentinel_username", "sentinel_password"}
 DATA_KEY = (b"{queue:", b"}:data")
 
 
-class RedisBackend:
+class RedisBackend(BaseBackend[RedisMailbox[Any, Any], RedisReplyStore[Any]]):
     """Mailboxes on the servers behind one client, which closes with it."""
 
-    def __init__(self, url: str, client: Any, min_replicas: int = 0) -> None:
-        self._url = redacted(url)
+    def __init__(
+        self, url: str, client: Any, min_replicas: int = 0, max_bytes: int | None = None
+    ) -> None:
+        super().__init__(redacted(url), RedisReplyStore(client), max_bytes)
         self._client = client
         self._min_replicas = min_replicas
-        self._mailboxes: WeakSet[RedisMailbox[Any, Any]] = WeakSet()
-        self._replies: RedisReplyStore[Any] = RedisReplyStore(client)
-        self._closed = False
-
-    def mailbox(
-        self,
-        name: str,
-        *,
-        body_type: Any = None,
-        reply_type: Any = None,
-        reply_resolver: MailboxResolver | None = None,
-        max_size: int | None = None,
-        default_ttl: float | None = None,
-    ) -> RedisMailbox[Any, Any]:
-        """Open the mailbox of this name."""
-        if self._closed:
-            raise MailboxClosedError(f"{self!r} was closed")
-        made: RedisMailbox[Any, Any] = RedisMailbox(
-            name,
-            self._client,
-            body_type=body_type,
-            reply_type=reply_type,
-            reply_resolver=reply_resolver,
-            reply_store=self._replies,
-            max_size=max_size,
-            default_ttl=default_ttl,
-            min_replicas=self._min_replicas,
-        )
-        self._mailboxes.add(made)
-        return made
 
     def queues(self) -> list[str]:
         """List the queues that hold messages, by a walk over the names of all keys."""
+        self._check_open()
         try:
-            return drive(_queues(link_of(self._client)))
+            return run(lambda: _queues(script_client(self._client)))
         except (redis.RedisError, OSError) as error:
-            raise MailboxConnectionError(f"{self._url}: {error}") from error
+            raise MailboxConnectionError(f"{self._place}: {error}") from error
 
-    def reply_store(self) -> RedisReplyStore[Any]:
-        """Return the store in which callers of `send_expecting_reply` wait."""
-        return self._replies
+    def _open(self, name: str, options: QueueOptions) -> RedisMailbox[Any, Any]:
+        return RedisMailbox._opened(name, self._client, options, self._min_replicas)
 
-    def create(self, identifier: str) -> RedisMailbox[Any, None]:
-        """Open a mailbox that was told no types, as resolvers do."""
-        return self.mailbox(identifier)
-
-    def close(self) -> None:
-        """Close every mailbox opened here and every connection."""
-        self._closed = True
-        for mailbox in list(self._mailboxes):
-            mailbox.close()
-        link_of(self._client).end()
+    def _disconnect(self) -> None:
+        script_client(self._client).pool.end()
         self._client.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RedisBackend {self._url}>"
-
-
-def _queues(link: Link) -> Flow[list[str]]:
+async def _queues(client: ScriptClient) -> list[str]:
     first, last = DATA_KEY
     names: set[str] = set()
-    for node in (yield from link.primaries()):
+    for node in await client.router.primaries():
         cursor: Any = b"0"
         while True:
-            command = pack(b"SCAN", cursor, b"MATCH", b"{queue:*}:data", b"COUNT", SCAN_COUNT)
-            cursor, keys = yield from link.ask(node, command)
-            names.update(key[len(first) : -len(last)].decode() for key in keys)
+            match = (b"MATCH", first + b"*" + last, b"TYPE", b"hash")
+            command = pack(b"SCAN", cursor, *match, b"COUNT", SCAN_COUNT)
+            cursor, keys = await client.dialer.ask(node, command)
+            names.update(key[len(first) : -len(last)].decode("utf-8", "replace") for key in keys)
             if int(cursor) == 0:
                 break
-    return sorted(names)
+    strange = sorted(name for name in names if not is_name(name))
+    if strange:
+        logger.warning("keys with names that no queue can have are left out: %s", strange[:10])
+    return sorted(names.difference(strange))
 
 
 def open_backend(url: str, parts: SplitResult) -> RedisBackend:
     """Open a ``redis`` URL of any topology.
 
-    Options of redis-py's connections may follow after ``?``, and ``min_replicas``; for Sentinels
-    also ``sentinel_username`` and ``sentinel_password``.
+    Options of redis-py's connections may follow after ``?``, ``min_replicas`` and ``max_bytes``;
+    for Sentinels also ``sentinel_username`` and ``sentinel_password``.
     """
-    query = dict(parse_qsl(parts.query))
-    replicas = query.pop("min_replicas", "0")
-    if not replicas.isdigit():
-        raise InvalidParameterError(f"min_replicas must be a whole number from 0, not {replicas!r}")
+    _check_quoting(url, parts)
     secure, _, kind = parts.scheme.partition("+")
+    known = OPTIONS | SENTINEL_OPTIONS if kind == "sentinel" else OPTIONS
+    query = options_of(url, parts.query, known)
+    max_bytes = max_bytes_of(query)
+    replicas = query.pop("min_replicas", "0")
+    if not _is_number(replicas):
+        raise InvalidParameterError(f"min_replicas must be a whole number from 0, not {replicas!r}")
     opener = {"": _standalone, "sentinel": _sentinel, "cluster": _cluster}[kind]
     try:
         client = opener(url, secure, parts, query)
     except (redis.RedisError, RedisClusterException) as error:
         raise MailboxConnectionError(f"{redacted(url)}: {error}") from error
-    except (TypeError, ValueError) as error:
+    except InvalidParameterError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, OSError) as error:
         raise InvalidParameterError(f"{redacted(url)}: {error}") from error
-    return RedisBackend(url, client, int(replicas))
+    return RedisBackend(url, client, int(replicas), max_bytes)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _check_quoting(url: str, parts: SplitResult) -> None:
+    """Refuse a URL that ends early because of a character in its password.
+
+    What is left of the password would be taken for a host or a port, and errors name those.
+    """
+    cut = "@" not in parts.netloc and "@" in SECRET_OPTION.sub("", f"{parts.path}?{parts.query}")
+    if cut or parts.fragment:
+        raise InvalidParameterError(
+            f"{redacted(url)}: in a user name, a password or an option write # as %23, ? as %3F, "
+            "/ as %2F and @ as %40"
+        )
 
 
 def _standalone(url: str, secure: str, parts: SplitResult, query: dict[str, str]) -> Any:
     database = parts.path.strip("/")
-    if database and not database.isdigit():
+    if database and not _is_number(database):
         raise InvalidParameterError(
             f"{redacted(url)}: the database is a number, as in redis://host:port/0"
         )
@@ -152,7 +143,7 @@ def _cluster(url: str, secure: str, parts: SplitResult, query: dict[str, str]) -
 def _sentinel(url: str, secure: str, parts: SplitResult, query: dict[str, str]) -> Any:
     master, _, database = parts.path.strip("/").partition("/")
     credentials, _, places = parts.netloc.rpartition("@")
-    if not master or (database and not database.isdigit()):
+    if not master or (database and not _is_number(database)):
         raise InvalidParameterError(
             f"{redacted(url)}: write redis+sentinel://host:port,host:port/master/database"
         )
@@ -184,5 +175,9 @@ def _plain(secure: str, netloc: str, path: str, query: dict[str, str]) -> str:
 def _address(place: str) -> tuple[str, int]:
     host, colon, port = place.rpartition(":")
     if not colon or port.endswith("]"):
-        return place.strip("[]"), 26379
+        host, port = place, "26379"
+    if not host.strip("[]") or not _is_number(port) or not 0 < int(port) < 65536:
+        raise InvalidParameterError(
+            f"{place!r:.100} is no address of a Sentinel; write host:port, the port from 1 to 65535"
+        )
     return host.strip("[]"), int(port)

@@ -1,26 +1,19 @@
 """Mailboxes on Redis."""
 
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
 from weakincentives.dispatch import Dispatcher
-from weakincentives.runtime.mailbox import (
-    CompositeResolver,
-    InvalidParameterError,
-    MailboxResolver,
-    ReplyStore,
-)
-from weakincentives.runtime.mailbox.envelope import JsonSealer, Sealer
-from weakincentives.runtime.mailbox.limits import check_name, check_positive
-from weakincentives.runtime.mailbox.memory import check_max_size
-from weakincentives.runtime.mailbox.typed import MailboxOptions, StoreMailbox
-from weakincentives.serde import Codec
+from weakincentives.runtime.mailbox import InvalidParameterError, MailboxResolver, ReplyStore
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.queue_names import check_name
+from weakincentives.runtime.mailbox.seam.options import DEFAULT_TTL, QueueOptions
 
-from .link import link_of
+from .client import script_client
 from .queue import Queue
 from .replies import RedisReplyStore
-from .store import AsyncRedisStore, RedisStore
+from .store import RedisStore
 
 __all__ = ["RedisMailbox", "RedisMailboxFactory"]
 
@@ -33,7 +26,8 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
 
     ``client`` is a ``Redis`` or ``RedisCluster`` of ``redis``, or of ``redis.asyncio``: then only
     the ``_async`` methods work. Its settings are used, its connections are not. With
-    ``min_replicas`` a send succeeds once that many replicas have the message.
+    ``min_replicas`` a send succeeds once that many replicas have the message. ``max_bytes`` bounds
+    a message (1 MiB): senders, workers and callers who wait for replies should agree on it.
     """
 
     def __init__(
@@ -46,49 +40,61 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
         reply_resolver: MailboxResolver | None = None,
         reply_store: ReplyStore[Any] | None = None,
         max_size: int | None = None,
-        default_ttl: float | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
         reaper_interval: float = 1.0,
         min_replicas: int = 0,
         dispatcher: Dispatcher | None = None,
     ) -> None:
+        options = QueueOptions(
+            *(body_type, reply_type, reply_resolver, reply_store, dispatcher),
+            max_size=max_size,
+            default_ttl=default_ttl,
+            max_bytes=max_bytes,
+            reaper_interval=reaper_interval,
+        )
+        self._set_up(name, client, options, min_replicas)
+
+    @classmethod
+    def _opened(cls, name: str, client: Any, options: QueueOptions, min_replicas: int) -> Self:
+        """Make a mailbox from options that have been checked."""
+        mailbox = cls.__new__(cls)
+        mailbox._set_up(name, client, options, min_replicas)
+        return mailbox
+
+    def _set_up(self, name: str, client: Any, options: QueueOptions, min_replicas: int) -> None:
         if type(min_replicas) is not int or min_replicas < 0:
             raise InvalidParameterError(
                 f"min_replicas must be a whole number from 0, not {min_replicas!r}"
             )
-        link = link_of(client)
+        scripts = script_client(client)
         queue = Queue(
             check_name(name),
-            max_size=check_max_size(max_size),
-            retention=None if default_ttl is None else check_positive("default_ttl", default_ttl),
+            max_size=options.max_size,
+            retention=options.default_ttl,
             min_replicas=min_replicas,
         )
-        look_interval = check_positive("reaper_interval", reaper_interval)
-        store_class = AsyncRedisStore if link.topology.awaited else RedisStore
-        store = store_class(link, queue, look_interval)
-
-        def sealer_for(declared: Any) -> Sealer:
-            return JsonSealer(Codec(declared), store.limits.max_bytes)
-
-        if reply_resolver is None:
-            reply_resolver = CompositeResolver(factory=RedisMailboxFactory(client))
-        if reply_store is None:
-            reply_store = RedisReplyStore(client)
-        options = MailboxOptions(body_type, reply_type, reply_resolver, reply_store, dispatcher)
-        super().__init__(store, sealer_for, options)
-        link.join(self)
+        store = RedisStore(scripts, queue, options.reaper_interval)
+        store.limits = options.limits
+        factory = RedisMailboxFactory(client, max_bytes=options.max_bytes)
+        options = options.with_defaults(factory, RedisReplyStore(client))
+        super().__init__(store, options.json_sealer, options)
+        self._pool = scripts.pool
+        self._pool.join(self)
 
     def close(self) -> None:
         """End sending and receiving; the last mailbox of a client lets go of its connections."""
         super().close()
-        self.store.link.leave(self)
+        self._pool.leave(self)
 
 
 class RedisMailboxFactory:
     """Makes mailboxes on one client; they share its connections."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, max_bytes: int | None = None) -> None:
         self._client = client
+        self._max_bytes = max_bytes
 
     def create(self, identifier: str) -> RedisMailbox[Any, None]:
         """Return a mailbox of this name."""
-        return RedisMailbox(identifier, self._client)
+        return RedisMailbox(identifier, self._client, max_bytes=self._max_bytes)

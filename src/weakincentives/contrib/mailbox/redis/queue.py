@@ -1,23 +1,36 @@
 """One queue on a server: its keys, its calls and what their answers mean; no I/O.
 
-The layout of the keys is told in the headers of the scripts.
+The headers of the scripts describe the keys.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 from weakincentives.clock import SystemClock
 from weakincentives.ids import new_id
-from weakincentives.runtime.mailbox import MailboxConnectionError, MailboxFullError
-from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
+from weakincentives.runtime.mailbox import (
+    MailboxConnectionError,
+    MailboxFullError,
+    PayloadTooLargeError,
+)
+from weakincentives.runtime.mailbox.seam.store import (
+    REMEMBER_IDS,
+    GivingBack,
+    Leased,
+    Leases,
+    Outgoing,
+    QueueStats,
+    Seen,
+)
 
-from .calls import Block, Call, Outcome
-from .packing import Head, pack
-from .scripts import script
-from .topology import slot_of
-from .wire import Interrupt
+from .connection import Interrupt
+from .redis_py import slot_of
+from .resp import Head, pack
+from .script_call import Block, Call, Outcome
+from .scripts import LeaseSettings, PutSettings, SettleSettings, script
 
 __all__ = ["Queue", "milliseconds"]
 
@@ -31,8 +44,17 @@ TIMED_LEASES = 10.0
 
 monotonic = SystemClock.monotonic
 
+Settling = Literal["ack", "extend"] | GivingBack
+
+PARTS = ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable")
 DONE, GONE = b"12"
+HEAD = 6
+"""What lease.lua says before the messages."""
+LONGEST_NUMBER = 14
+MOST_SENT = 64 * 1024 * 1024
+"""Bytes of a batch: what takes longer than a timeout on its way in is never stored."""
 ALL_DONE = (True,)
+ACK = SettleSettings("ack")
 
 
 class Queue:
@@ -42,25 +64,24 @@ class Queue:
         self, name: str, *, max_size: int | None, retention: float | None, min_replicas: int
     ) -> None:
         self.name = name
-        pending, invisible, data, delayed, wake, sent = (
-            f"{{queue:{name}}}:{part}".encode()
-            for part in ("pending", "invisible", "data", "delayed", "wake", "sent")
-        )
-        self.slot = slot_of(pending)
-        self._wake = wake
+        keys = {part: f"{{queue:{name}}}:{part}".encode() for part in PARTS}
+
+        def head(name: str) -> Head:
+            found = script(name)
+            return Head(found, *(keys[part] for part in found.keys if part in keys))
+
+        self.slot = slot_of(keys["pending"])
+        self._wake = keys["wake"]
         self._max_size = max_size
         self._min_replicas = min_replicas
-        self._put_settings: tuple[Any, ...] = (max_size or 0, 1 if min_replicas else 0, b"")
+        self._put_settings = PutSettings(max_size or 0, 1 if min_replicas else 0)
         self._wait = (
             pack(b"WAIT", min_replicas, milliseconds(REPLICATION_SECONDS)) if min_replicas else None
         )
         self._keep = 0 if retention is None else milliseconds(retention)
-        self._put = Head(script("put"), pending, data, delayed, wake, sent)
-        self._lease = Head(script("lease"), pending, invisible, data, delayed, wake)
-        self._settle = Head(script("settle"), pending, invisible, data, delayed, wake)
-        self._purge = Head(script("purge"), pending, invisible, data, delayed, wake)
-        self._stats = Head(script("stats"), pending, invisible, delayed)
-        self._peek = Head(script("peek"), pending, invisible, delayed, data)
+        self._put, self._lease, self._settle = head("put"), head("lease"), head("settle")
+        self._purge, self._forget_soon = head("purge"), head("forget_soon")
+        self._stats, self._peek = head("stats"), head("peek")
         self._promoted = 0.0
         self._deadlines = Deadlines()
 
@@ -68,28 +89,35 @@ class Queue:
         """Add the messages, all or none; known ids are left as they are."""
         arguments: list[Any] = []
         special = False
-        for id, payload, delay, given in messages:
+        for id, payload, delay, given, _ in messages:
             arguments += (id, payload)
             special = special or given or delay > 0
+        if len(messages) > 1:
+            _check_size(messages)
         if special:
-            details = " ".join(f"{milliseconds(m.delay)} {m.given:d}" for m in messages)
-            settings = (*self._put_settings[:2], details)
+            details = " ".join(
+                f"{milliseconds(m.delay)} {milliseconds(m.remember) if m.given else 0}"
+                for m in messages
+            )
+            settings = self._put_settings._replace(details=details)
         else:
             settings = self._put_settings
-        return Call(self._put, arguments, settings, None, self._wait)
+        return Call(self._put, arguments, settings, self._wait)
 
-    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float) -> Call:
+    def put_expecting(
+        self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float, owner: str
+    ) -> Call:
         """Add a message, and the pending reply to it."""
         call = self.put((message,))
         head = Head(self._put.script, *self._put.keys, *keys)
-        return call._replace(head=head, arguments=(*call.arguments, id, milliseconds(ttl)))
+        return call._replace(head=head, arguments=(*call.arguments, id, milliseconds(ttl), owner))
 
-    def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> None:
-        """Raise if there was no room, or too few replicas have the messages."""
+    def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> int:
+        """Return how many were added; raise if there was no room, or too few replicas have them."""
         if outcome.answer < 0:
             raise MailboxFullError(
                 f"{self.name!r} holds {-1 - outcome.answer} of at most {self._max_size} messages, "
-                f"there is no room for {len(messages)} more; nothing was sent"
+                f"there is no room for {len(messages)} more; none of these was sent"
             )
         if self._min_replicas and outcome.after < self._min_replicas:
             raise MailboxConnectionError(
@@ -97,6 +125,7 @@ class Queue:
                 f"{REPLICATION_SECONDS:g} s, so that its fate is unknown if the primary fails now; "
                 "sending it again with the same message_id is safe"
             )
+        return int(outcome.answer)
 
     def lease(
         self,
@@ -114,19 +143,11 @@ class Queue:
             self._promoted = now
         if ids is not None and not ids:
             count = 0
-        settings = (
-            count,
-            milliseconds(seconds),
-            1 if promote else 0,
-            1 if woken else 0,
-            self._keep,
-            0,
-            len(acknowledge),
-        )
-        return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings, 5)
+        settings = _lease_settings(count, seconds, promote, woken, self._keep, len(acknowledge))
+        return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings)
 
     def block(self, seconds: float, wait: float, interrupt: Interrupt) -> Block | None:
-        """Wait for the wake token before a lease of so many seconds; None for a mere look."""
+        """Return the command that waits for the wake token; None if ``wait`` is 0."""
         if wait <= 0:
             return None
         wait = max(wait, SHORTEST_BLOCK)
@@ -136,11 +157,11 @@ class Queue:
     def was_leased(
         self, outcome: Outcome, started: float, seconds: float, acknowledge: Sequence[str] = ()
     ) -> Leases:
-        """Read what a look that ``started`` then brought."""
+        """Return the leases that the answer of a call brought; ``started`` is when it was sent."""
         answer = outcome.answer
         if answer is None:
             return Leases(())
-        acknowledged, expired, dropped, next_due, now = answer[:5]
+        acknowledged, expired, dropped, next_due, now, set_aside = answer[:HEAD]
         at = None
         if outcome.began is not None:
             ours, servers = outcome.began
@@ -148,25 +169,28 @@ class Queue:
         ends, deadlines = (at or started) + seconds, self._deadlines
         messages = []
         # Plain steps: this is run for every message, with nothing of it left in the cache.
-        for i in range(5, len(answer), 2):
+        for i in range(HEAD, len(answer), 2):
             handle = answer[i].decode()
             deadlines[handle] = ends
-            id, enqueued, count, nacks, first, _ = handle.split("|")
+            id, enqueued, count, nacks, first, *more = handle.split("|")
             times = int(enqueued) / 1000, int(first) / 1000
-            messages.append(Leased(id, handle, answer[i + 1], int(count), int(nacks), *times))
+            put_offs = int(more[0]) if len(more) > 1 else 0
+            messages.append(
+                Leased(id, handle, answer[i + 1], int(count), int(nacks), *times, put_offs)
+            )
         if len(deadlines) > deadlines.prune_at:
             deadlines.prune()
         done = self._done(acknowledged, acknowledge) if acknowledge else ()
-        return Leases(
-            messages, done, None if next_due < 0 else next_due / 1000, expired, dropped, at
-        )
+        due = None if next_due < 0 else next_due / 1000
+        return Leases(messages, done, due, expired, dropped, at, set_aside)
 
-    def settle(self, step: str, handles: Sequence[str], seconds: float = 0) -> Call:
-        """Take the step "ack", "release" or "extend" with the handles."""
-        return Call(self._settle, handles, (step, milliseconds(seconds), 0), 2)
+    def settle(self, step: Settling, handles: Sequence[str], seconds: float = 0) -> Call:
+        """Acknowledge, extend, or give back in one of the ways that there are."""
+        settings = ACK if step == "ack" else SettleSettings(step, milliseconds(seconds))
+        return Call(self._settle, handles, settings)
 
     def was_acknowledged(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
-        """Tell for each handle whether its message is gone by our doing."""
+        """Return, for each handle, whether this call removed its message."""
         return self._done(outcome.answer, handles)
 
     def _done(self, answers: bytes, handles: Sequence[str]) -> Sequence[bool]:
@@ -182,7 +206,7 @@ class Queue:
         return done
 
     def was_released(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
-        """Tell for each handle whether its message was given back."""
+        """Return, for each handle, whether its message was given back."""
         # A repeat that finds its lease gone before the deadline finds its own first attempt.
         return [
             answer == DONE or (outcome.repeated and self._deadlines.holds(handle))
@@ -190,7 +214,7 @@ class Queue:
         ]
 
     def was_extended(self, outcome: Outcome, handles: Sequence[str], ends: float) -> Sequence[bool]:
-        """Tell for each handle whether its lease now ends then."""
+        """Return, for each handle, whether its lease was extended."""
         done = [answer == DONE for answer in outcome.answer]
         self._deadlines.update(dict.fromkeys(compress(handles, done), ends))
         return done
@@ -199,14 +223,18 @@ class Queue:
         """Remove every message; the outcome is how many there were."""
         return Call(self._purge)
 
+    def forget_soon(self, ids: Sequence[str]) -> Call:
+        """Let chosen ids be known for five minutes from now, those that are known for longer."""
+        return Call(self._forget_soon, (milliseconds(REMEMBER_IDS), *ids))
+
     def stats(self) -> Call:
         """Count the messages by state."""
         return Call(self._stats)
 
     def was_counted(self, outcome: Outcome) -> QueueStats:
         """Read the counts."""
-        pending, leased, delayed, age = outcome.answer
-        return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000)
+        pending, leased, delayed, age, unreadable = outcome.answer
+        return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000, unreadable)
 
     def peek(self, limit: int, offset: int) -> Call:
         """Look at messages that wait."""
@@ -228,12 +256,36 @@ class Deadlines(dict[str, float]):
         return monotonic() < self.get(handle, 0.0)
 
     def prune(self) -> None:
-        """Forget the leases that ran out because nobody settled them."""
+        """Forget the leases that ran out unsettled."""
         now = monotonic()
         for handle, ends in list(self.items()):
             if ends <= now:
                 self.pop(handle, None)
         self.prune_at = max(1024, 2 * len(self))
+
+
+@lru_cache(maxsize=64)  # the same few again and again, and it is quicker to find than to make them
+def _lease_settings(
+    count: int, seconds: float, promotes: bool, woken: bool, keeps: int, handles: int
+) -> LeaseSettings:
+    return LeaseSettings(
+        most=count,
+        lasts=milliseconds(seconds),
+        promotes=1 if promotes else 0,
+        woken=1 if woken else 0,
+        keeps=keeps,
+        repeated=0,
+        handles=handles,
+    )
+
+
+def _check_size(messages: Sequence[Outgoing]) -> None:
+    size = sum(len(message.payload) for message in messages)
+    if size > MOST_SENT:
+        raise PayloadTooLargeError(
+            f"{len(messages)} messages have {size} bytes together, one step may have {MOST_SENT}; "
+            f"none of these was sent, send fewer at a time"
+        )
 
 
 def milliseconds(seconds: float) -> int:
@@ -242,6 +294,10 @@ def milliseconds(seconds: float) -> int:
 
 
 def _seen(record: bytes, payload: bytes) -> Seen:
-    id, enqueued, *counts = record.decode().split("|")
-    deliveries, nacks = (int(counts[0]), int(counts[1])) if counts else (0, 0)
-    return Seen(id, payload, deliveries, nacks, int(enqueued) / 1000)
+    # Whatever was written there is shown; what is no number counts as nothing.
+    id, enqueued, deliveries, nacks, *_ = (*record.decode("utf-8", "replace").split("|"), *"   ")
+    return Seen(id, payload, _number(deliveries), _number(nacks), _number(enqueued) / 1000)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER else 0

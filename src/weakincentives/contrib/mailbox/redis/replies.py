@@ -2,23 +2,22 @@
 
 import time
 import zlib
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Coroutine
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.ids import new_id
-from weakincentives.runtime.mailbox.flow import Flow, Steps, drive, drive_async
-from weakincentives.runtime.mailbox.replies import StoredReplies
-from weakincentives.runtime.mailbox.reply_table import ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
 
-from .calls import Block, Call, Outcome
-from .link import Link, link_of
-from .packing import Head, pack
+from .client import ScriptClient, script_client
 from .queue import milliseconds
-from .scripts import script
-from .topology import slot_of
+from .redis_py import slot_of
+from .resp import Head, pack
+from .script_call import Block, Call, Outcome
+from .scripts import ReplyArguments, script
 
-__all__ = ["AsyncRedisReplyTable", "RedisReplyStore", "RedisReplyTable"]
+__all__ = ["RedisReplyStore", "RedisReplyTable"]
 
 T = TypeVar("T")
 
@@ -31,59 +30,83 @@ LONGEST_BLOCK = 5.0
 
 
 class RedisReplyTable:
-    """One hash for each reply; the layout is told in reply.lua."""
+    """One hash for each reply; the header of reply.lua describes it."""
 
-    steps: ClassVar[Steps] = "blocking"
     keeps_objects: ClassVar[bool] = False
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, client: ScriptClient) -> None:
+        self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
+        self.client = client
+        self.backend_key = client.servers
 
-    def create(self, id: str, ttl: float) -> Any:
+    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
         """Add a pending reply; False if the id is taken."""
-        return self._run(_call("create", id, milliseconds(ttl)), _done)
+        return _done(await self._call(_call("create", id, milliseconds(ttl), owner or "")))
 
-    def resolve(self, id: str, payload: bytes) -> Any:
-        """Store the value if the reply is pending."""
-        return self._run(_call("resolve", id, payload), _done)
+    async def resolve(self, id: str, payload: bytes, owner: str | None = None) -> bool:
+        """Store the value if the reply is pending, and this owner's."""
+        return _done(await self._call(_call("resolve", id, payload, owner or "")))
 
-    def cancel(self, id: str) -> Any:
+    async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
-        return self._run(_call("cancel", id), _done)
+        return _done(await self._call(_call("cancel", id)))
 
-    def get(self, id: str) -> Any:
+    async def get(self, id: str) -> ReplyRow | None:
         """Look at a reply."""
-        return self._run(_call("get", id), partial(_row, id))
+        return _row(id, await self._call(_call("get", id)))
 
-    def consume(self, id: str) -> Any:
+    async def consume(self, id: str) -> ReplyRow | None:
         """Return and remove a resolved reply, to one caller only."""
-        return self._run(_call("consume", id, new_id()), partial(_row, id))
+        return _row(id, await self._call(_call("consume", id, new_id())))
 
-    def delete(self, id: str) -> Any:
+    async def delete(self, id: str) -> bool:
         """Remove the reply; False if there was none."""
-        return self._run(_call("delete", id), _done)
+        return _done(await self._call(_call("delete", id)))
 
-    def forget(self, id: str) -> Any:
+    async def forget(self, id: str) -> None:
         """Remove a reply that was read, without waiting for the server to say so."""
         call = _call("delete", id)
-        return self._drive(self.link.post(_slot(call), call))
+        if not await self.client.post(_slot(call), call):
+            await self._call(call)
 
-    def scan_expired(self, limit: int) -> Any:
+    async def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over."""
-        return self._drive(self._scan(limit))
+        found: list[str] = []
+        for number in range(TAGS):
+            if len(found) >= limit:
+                break
+            key = _tag(number) + b":expiry"
+            call = Call(Head(EXPIRED, key), (limit - len(found),))
+            outcome = await self.client.call(slot_of(key), call)
+            found += (id.decode() for id in outcome.answer)
+        return found
 
-    def cleanup_expired(self, limit: int) -> Any:
+    async def cleanup_expired(self, limit: int) -> int:
         """Remove replies whose time is over and return how many."""
-        return self._drive(self._cleanup(limit))
+        removed = 0
+        for id in await self.scan_expired(limit):
+            removed += _done(await self._call(_call("reap", id)))
+        return removed
 
-    def listen(self, id: str) -> "RedisReplyListener":
+    def listen(self, id: str, *, in_loop: bool = False) -> "RedisReplyListener":
         """Return a new listener."""
-        return RedisReplyListener(self, id)
+        return RedisReplyListener(self.client.in_loop() if in_loop else self.client, id)
 
-    def await_row(self, id: str, wait: float) -> Flow[ReplyRow | None]:
+    def _call(self, call: Call) -> Coroutine[Any, Any, Outcome]:
+        return self.client.call(_slot(call), call)
+
+
+class RedisReplyListener:
+    """One caller that waits for one reply, on a connection that is its own while it waits."""
+
+    def __init__(self, client: ScriptClient, id: str) -> None:
+        self._client = client
+        self._id = id
+
+    async def get(self, wait: float) -> ReplyRow | None:
         """Return the row once it is settled or gone, or as it stands after ``wait`` seconds."""
         ends = time.monotonic() + wait
-        call = _call("get", id)
+        call = _call("get", self._id)
         bell = call.head.keys[1]
         while True:
             left = min(ends - time.monotonic(), LONGEST_BLOCK)
@@ -91,61 +114,12 @@ class RedisReplyTable:
             if left > 0:
                 rotate = pack(b"BLMOVE", bell, bell, b"LEFT", b"LEFT", f"{max(left, 0.001):.3f}")
                 block = Block(rotate, left)
-            row = _row(id, (yield from self.link.call(_slot(call), call, block)))
+            outcome = await self._client.call(_slot(call), call, block)
+            row = _row(self._id, outcome)
             if row is None or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row
-
-    def _run(self, call: Call, read: Callable[[Outcome], Any]) -> Any:
-        return read(self.link.run(_slot(call), call))
-
-    def _drive(self, flow: Flow[Any]) -> Any:
-        return drive(flow)
-
-    def _scan(self, limit: int) -> Flow[list[str]]:
-        found: list[str] = []
-        for number in range(TAGS):
-            if len(found) >= limit:
-                break
-            key = _tag(number) + b":expiry"
-            call = Call(Head(EXPIRED, key), (limit - len(found),))
-            outcome: Outcome = yield from self.link.call(slot_of(key), call)
-            found += (id.decode() for id in outcome.answer)
-        return found
-
-    def _cleanup(self, limit: int) -> Flow[int]:
-        removed = 0
-        for id in (yield from self._scan(limit)):
-            call = _call("reap", id)
-            removed += _done((yield from self.link.call(_slot(call), call)))
-        return removed
-
-
-class AsyncRedisReplyTable(RedisReplyTable):
-    """The same through a client of `redis.asyncio`: each method returns an awaitable."""
-
-    steps: ClassVar[Steps] = "awaited"
-
-    async def _run(self, call: Call, read: Callable[[Outcome], Any]) -> Any:
-        return read(await drive_async(self.link.call(_slot(call), call)))
-
-    def _drive(self, flow: Flow[Any]) -> Any:
-        return drive_async(flow)
-
-
-class RedisReplyListener:
-    """One caller that waits for one reply, on a connection that is its own while it waits."""
-
-    def __init__(self, table: RedisReplyTable, id: str) -> None:
-        self._table = table
-        self._id = id
-
-    def get(self, wait: float) -> ReplyRow | None:
-        """Wait for the bell in this thread, then look."""
-        return drive(self._table.await_row(self._id, wait))
-
-    async def get_async(self, wait: float) -> ReplyRow | None:
-        """Wait for the bell in the event loop, then look."""
-        return await drive_async(self._table.await_row(self._id, wait))
+            if outcome.unwaited:
+                await self._client.pause_unwaited(left)
 
     def close(self) -> None:
         """Nothing is left: the connection went back when the wait was over."""
@@ -155,9 +129,7 @@ class RedisReplyStore(StoredReplies[T], Generic[T]):
     """A `ReplyStore` on Redis; with a client of ``redis.asyncio``, use the ``_async`` methods."""
 
     def __init__(self, client: Any) -> None:
-        link = link_of(client)
-        table = AsyncRedisReplyTable if link.topology.awaited else RedisReplyTable
-        super().__init__(table(link))
+        super().__init__(RedisReplyTable(script_client(client)))
 
 
 def _tag(number: int) -> bytes:
@@ -170,9 +142,13 @@ def _keys(id: str) -> tuple[bytes, bytes, bytes]:
     return tag + b":entry:" + name, tag + b":bell:" + name, tag + b":expiry"
 
 
-def is_beside(table: object, link: Link) -> bool:
-    """Whether replies of a table are on the one server that a link leads to."""
-    return isinstance(table, RedisReplyTable) and table.link is link and not link.is_cluster
+def is_beside(table: object, client: ScriptClient) -> bool:
+    """Whether replies of a table are on the one server that a client leads to."""
+    return (
+        isinstance(table, RedisReplyTable)
+        and table.client is client
+        and not client.router.is_cluster
+    )
 
 
 def creation_keys(id: str) -> tuple[bytes, bytes]:
@@ -182,7 +158,7 @@ def creation_keys(id: str) -> tuple[bytes, bytes]:
 
 
 def _call(step: str, id: str, *value: Any) -> Call:
-    return Call(Head(REPLY, *_keys(id)), (step, id, 0, *value), repeat=2)
+    return Call(Head(REPLY, *_keys(id)), ReplyArguments(step, id, 0, *value)[: 3 + len(value)])
 
 
 def _slot(call: Call) -> int:
@@ -196,7 +172,7 @@ def _done(outcome: Outcome) -> bool:
 def _row(id: str, outcome: Outcome) -> ReplyRow | None:
     if not outcome.answer:
         return None
-    state, payload, created, expires, resolved = outcome.answer
+    state, payload, created, expires, resolved, owner = outcome.answer
     return ReplyRow(
         id,
         ReplyState(state.decode()),
@@ -204,4 +180,5 @@ def _row(id: str, outcome: Outcome) -> ReplyRow | None:
         int(created) / 1000,
         int(expires) / 1000,
         int(resolved) / 1000 if resolved else None,
+        owner.decode() or None,
     )

@@ -1,22 +1,99 @@
-"""The Lua scripts, as the server knows them."""
+"""The Lua scripts, as the server knows them, and the names of what they are given."""
 
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Script", "script"]
+__all__ = ["LeaseSettings", "PutSettings", "ReplyArguments", "Script", "SettleSettings", "script"]
+
+
+# What stands before a script whose other keys come as arguments; both tables look as ever to it.
+ONE_KEY = b"""local KEYS, ARGV = { KEYS[1], unpack(ARGV, 1, %d) }, { unpack(ARGV, %d + 1) }"""
+
+
+class PutSettings(NamedTuple):
+    """What put.lua is given before the messages."""
+
+    max_size: int
+    replicated: int
+    details: str = ""
+
+
+class LeaseSettings(NamedTuple):
+    """What lease.lua is given before its token, the handles and the ids."""
+
+    most: int
+    lasts: int
+    promotes: int
+    woken: int
+    keeps: int
+    repeated: int
+    handles: int
+
+
+class SettleSettings(NamedTuple):
+    """What settle.lua is given before the handles."""
+
+    step: str
+    after: int = 0
+    repeated: int = 0
+
+
+class ReplyArguments(NamedTuple):
+    """What reply.lua is given; most steps need no more than the first three."""
+
+    step: str
+    id: str
+    repeated: int = 0
+    value: Any = b""
+    owner: str = ""
+
+
+# The keys and the arguments of each script by name, in order; mend.lua takes any keys.
+KEYS = {
+    "put": ("pending", "data", "delayed", "wake", "sent", "entry", "expiry"),
+    "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
+    "settle": ("pending", "invisible", "data", "delayed", "wake"),
+    "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
+    "forget_soon": ("sent",),
+    "stats": ("pending", "invisible", "delayed", "unreadable"),
+    "peek": ("pending", "invisible", "delayed", "data"),
+    "reply": ("entry", "bell", "expiry"),
+    "expired_replies": ("expiry",),
+    "mend": (),
+}
+ARGUMENTS = {
+    "put": PutSettings._fields,
+    "lease": (*LeaseSettings._fields, "token"),
+    "settle": SettleSettings._fields,
+    "forget_soon": ("lasts",),
+    "peek": ("limit", "offset"),
+    "reply": ReplyArguments._fields,
+    "expired_replies": ("limit",),
+}
 
 
 class Script(NamedTuple):
-    """A script's text and the digest that stands for it."""
+    """A script's text, the digest that stands for it, and what it is given."""
 
     text: bytes
     sha: bytes
+    keys: tuple[str, ...] = ()
+    repeated: int | None = None
+    """Which argument says "1" if the call may be the repeat of one whose answer was lost."""
+
+    def with_one_key(self, others: int) -> bytes:
+        """Return the text for a call whose keys but the first are its first arguments."""
+        flags, rest = self.text.split(b"\n", 1)
+        return b"%b\n%b\n%b" % (flags, ONE_KEY % (others, others), rest)
 
 
 @cache
 def script(name: str) -> Script:
     """Read ``scripts/NAME.lua``."""
     text = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
-    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+    sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+    arguments = ARGUMENTS.get(name, ())
+    repeated = arguments.index("repeated") if "repeated" in arguments else None
+    return Script(text, sha, KEYS[name], repeated)

@@ -1,89 +1,71 @@
 """The backend of ``sqlite:///file.db``."""
 
-import threading
-import weakref
-from typing import Any, Self
-from urllib.parse import SplitResult, parse_qsl, unquote
+from typing import Any
+from urllib.parse import SplitResult, unquote
 
+from weakincentives.contrib.mailbox.urls import max_bytes_of, options_of
+from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import InvalidParameterError
-from weakincentives.runtime.mailbox.resolver import MailboxResolver
+from weakincentives.runtime.mailbox.queue_names import is_name
+from weakincentives.runtime.mailbox.seam.backend import BaseBackend
+from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
 from .database import Database
 from .mailbox import SQLiteMailbox
-from .queries import load_queries
-from .registry import open_database
+from .queries import QUERIES
+from .registry import shared_database
 from .replies import SQLiteReplyStore
 
-__all__ = ["SQLiteBackend", "open_backend"]
+__all__ = ["SQLiteBackend", "open_backend", "options_in", "path_of"]
 
 
-class SQLiteBackend:
-    """The queues of one file; `close` closes the file."""
+logger = get_logger(__name__)
 
-    def __init__(self, database: Database) -> None:
+
+class SQLiteBackend(BaseBackend[SQLiteMailbox[Any, Any], SQLiteReplyStore[Any]]):
+    """The queues of one file, which others in this process may use too."""
+
+    def __init__(self, database: Database, max_bytes: int | None = None) -> None:
+        super().__init__(repr(database.path), SQLiteReplyStore(database), max_bytes)
         self._database = database
-        self._replies: SQLiteReplyStore[Any] = SQLiteReplyStore(database)
-        self._lock = threading.Lock()
-        self._mailboxes: weakref.WeakSet[SQLiteMailbox[Any, Any]] = weakref.WeakSet()
-
-    def mailbox(
-        self,
-        name: str,
-        *,
-        body_type: Any = None,
-        reply_type: Any = None,
-        reply_resolver: MailboxResolver | None = None,
-        max_size: int | None = None,
-        default_ttl: float | None = None,
-    ) -> SQLiteMailbox[Any, Any]:
-        """Open the mailbox of this name; the queue comes into being by its first message."""
-        self._database.check_open()
-        mailbox: SQLiteMailbox[Any, Any] = SQLiteMailbox(
-            name,
-            self._database,
-            body_type=body_type,
-            reply_type=reply_type,
-            reply_resolver=reply_resolver,
-            reply_store=self._replies,
-            max_size=max_size,
-            default_ttl=default_ttl,
-        )
-        with self._lock:
-            self._mailboxes.add(mailbox)
-        return mailbox
 
     def queues(self) -> list[str]:
-        """List the queues of the file."""
-        return [name for (name,) in self._database.read(load_queries()["queues"])]
+        """List the queues of the file; a name that no mailbox can have is left out and logged."""
+        names = [name for (name,) in self._database.read(QUERIES["queues"])]
+        known = [name for name in names if type(name) is str and is_name(name)]
+        if len(known) < len(names):
+            odd = [name for name in names if name not in known]
+            logger.warning("%s: %d queues cannot be opened: %.200s", self, len(odd), odd)
+        return known
 
-    def reply_store(self) -> SQLiteReplyStore[Any]:
-        """Return the store in which callers of `send_expecting_reply` wait."""
-        return self._replies
+    def _open(self, name: str, options: QueueOptions) -> SQLiteMailbox[Any, Any]:
+        self._database.check_open()
+        return SQLiteMailbox._opened(name, self._database, options)
 
-    def create(self, identifier: str) -> SQLiteMailbox[Any, None]:
-        """Open a mailbox that was told no types, as resolvers do."""
-        return self.mailbox(identifier)
-
-    def close(self) -> None:
-        """Close every mailbox opened here, then the file."""
-        with self._lock:
-            mailboxes = list(self._mailboxes)
-        for mailbox in mailboxes:
-            mailbox.close()
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<SQLiteBackend {self._database.path!r}>"
+    def _disconnect(self) -> None:
+        self._database.close()  # its last user in this process closes the file
 
 
 def open_backend(url: str, parts: SplitResult) -> SQLiteBackend:
-    """Open ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?durability=normal``."""
+    """Open ``sqlite:///relative.db[?durability=normal&max_bytes=N]`` or ``sqlite:////absolute.db``."""
+    path = path_of(url, parts)
+    durability, max_bytes = options_in(url, parts)
+    return SQLiteBackend(shared_database(path, durability), max_bytes)
+
+
+def options_in(url: str, parts: SplitResult) -> tuple[str, int | None]:
+    """Return the ``durability`` and the ``max_bytes`` that a URL asks for."""
+    if parts.fragment:
+        raise InvalidParameterError(
+            f"{url!r}: a ? or # in the name of a file is written %3F or %23"
+        )
+    options = options_of(url, parts.query, ("durability", "max_bytes"))
+    max_bytes = max_bytes_of(options)
+    return options.get("durability", "full"), max_bytes
+
+
+def path_of(url: str, parts: SplitResult) -> str:
+    """Return the file that a URL names."""
     if parts.netloc or not parts.path.startswith("/"):
         raise InvalidParameterError(
             f"{url!r}: write sqlite:///file.db for a file in the working directory, "
@@ -92,11 +74,4 @@ def open_backend(url: str, parts: SplitResult) -> SQLiteBackend:
     path = unquote(parts.path[1:])
     if not path or "\0" in path:
         raise InvalidParameterError(f"{url!r} names no file; write sqlite:///file.db")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    durability = options.pop("durability", "full")
-    if options or parts.fragment:
-        raise InvalidParameterError(
-            f"{url!r}: the only option is durability=full or durability=normal "
-            "(a ? or # in the name of a file is written %3F or %23)"
-        )
-    return SQLiteBackend(open_database(path, durability))
+    return path

@@ -1,18 +1,16 @@
 """Mailboxes in a SQLite file."""
 
 import os
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
 from weakincentives.dispatch import Dispatcher
-from weakincentives.runtime.mailbox.envelope import JsonSealer, Sealer
-from weakincentives.runtime.mailbox.limits import check_name, check_positive
-from weakincentives.runtime.mailbox.memory import check_max_size
-from weakincentives.runtime.mailbox.reply_table import ReplyStore
-from weakincentives.runtime.mailbox.resolver import CompositeResolver, MailboxResolver
-from weakincentives.runtime.mailbox.typed import MailboxOptions, StoreMailbox
-from weakincentives.serde import Codec
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.queue_names import check_name
+from weakincentives.runtime.mailbox.resolver import MailboxResolver
+from weakincentives.runtime.mailbox.seam.options import DEFAULT_TTL, QueueOptions
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyStore
 
 from .database import Database
 from .registry import shared_database
@@ -31,8 +29,9 @@ class SQLiteMailbox(StoreMailbox[T, R], Generic[T, R]):
     """A durable `Mailbox` in a file, shared by all processes of one machine.
 
     With ``durability="full"`` a message that was sent survives a power failure; with ``"normal"``
-    it survives the death of any process. Told no ``reply_resolver`` it finds other mailboxes in
-    its own file; told no ``reply_store`` it uses the one there.
+    it survives the death of any process. Without a ``reply_resolver`` it finds other mailboxes
+    in its own file; without a ``reply_store`` it uses the one there. ``max_bytes`` bounds a message
+    (1 MiB): senders, workers and callers who wait for replies should agree on it.
     """
 
     def __init__(
@@ -45,37 +44,61 @@ class SQLiteMailbox(StoreMailbox[T, R], Generic[T, R]):
         reply_resolver: MailboxResolver | None = None,
         reply_store: ReplyStore[Any] | None = None,
         max_size: int | None = None,
-        default_ttl: float | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
         reaper_interval: float = 1.0,
         durability: str = "full",
         dispatcher: Dispatcher | None = None,
     ) -> None:
-        check_name(name)
-        check_max_size(max_size)
-        retention = None if default_ttl is None else check_positive("default_ttl", default_ttl)
-        look_interval = check_positive("reaper_interval", reaper_interval)
+        options = QueueOptions(
+            *(body_type, reply_type, reply_resolver, reply_store, dispatcher),
+            max_size=max_size,
+            default_ttl=default_ttl,
+            max_bytes=max_bytes,
+            reaper_interval=reaper_interval,
+        )
+        self._set_up(name, path, options, durability)
+
+    @classmethod
+    def _opened(cls, name: str, database: Database, options: QueueOptions) -> Self:
+        """Make a mailbox from options that have been checked."""
+        mailbox = cls.__new__(cls)
+        mailbox._set_up(name, database, options)
+        return mailbox
+
+    def _set_up(
+        self,
+        name: str,
+        path: str | os.PathLike[str] | Database,
+        options: QueueOptions,
+        durability: str = "full",
+    ) -> None:
+        name = check_name(name)
         database = path if isinstance(path, Database) else shared_database(path, durability)
         store = SQLiteStore(
-            database, name, max_size=max_size, retention=retention, look_interval=look_interval
+            database,
+            name,
+            max_size=options.max_size,
+            retention=options.default_ttl,
+            look_interval=options.reaper_interval,
         )
-
-        def sealer_for(declared: Any) -> Sealer:
-            return JsonSealer(Codec(declared), store.limits.max_bytes)
-
-        options = MailboxOptions(
-            body_type,
-            reply_type,
-            reply_resolver or CompositeResolver(factory=SQLiteMailboxFactory(database)),
-            reply_store if reply_store is not None else SQLiteReplyStore(database),
-            dispatcher,
-        )
-        super().__init__(store, sealer_for, options)
+        store.limits = options.limits
+        factory = SQLiteMailboxFactory(database, max_bytes=options.max_bytes)
+        options = options.with_defaults(factory, SQLiteReplyStore(database))
+        super().__init__(store, options.json_sealer, options)
 
 
 class SQLiteMailboxFactory:
     """Makes the mailboxes of one file; one that was made is kept for the next who asks."""
 
-    def __init__(self, path: str | os.PathLike[str] | Database, durability: str = "full") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Database,
+        durability: str = "full",
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._max_bytes = max_bytes
         self._database = path if isinstance(path, Database) else shared_database(path, durability)
         self._mailboxes: dict[str, SQLiteMailbox[Any, None]] = {}
 
@@ -86,5 +109,7 @@ class SQLiteMailboxFactory:
             # Names come from senders: a stream of new ones must not fill the memory.
             if len(self._mailboxes) >= KEPT_MAILBOXES:
                 self._mailboxes.clear()
-            mailbox = self._mailboxes[identifier] = SQLiteMailbox(identifier, self._database)
+            mailbox = self._mailboxes[identifier] = SQLiteMailbox(
+                identifier, self._database, max_bytes=self._max_bytes
+            )
         return mailbox

@@ -4,7 +4,10 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 
-__all__ = ["load_queries", "read_script"]
+__all__ = ["FAR_US", "QUERIES", "read_script"]
+
+FAR_US = 20 * 365 * 86_400 * 1_000_000
+"""Microseconds: more than the ten years that a delay or a lease may last."""
 
 NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -14,8 +17,14 @@ def read_script(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def load_queries() -> Mapping[str, str]:
+def _load() -> Mapping[str, str]:
     """Return each statement on one line, for a short text is found faster in a cache."""
     _, *parts = NAME.split(read_script("queries.sql"))
     names, statements = parts[::2], parts[1::2]
-    return {name: " ".join(text.split()) for name, text in zip(names, statements, strict=True)}
+    return {
+        name: " ".join(text.replace("{far}", str(FAR_US)).split())
+        for name, text in zip(names, statements, strict=True)
+    }
+
+
+QUERIES = _load()

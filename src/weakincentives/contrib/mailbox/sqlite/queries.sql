@@ -1,7 +1,8 @@
 -- Every statement, by name. now_us() is the file's clock, read after the lock was taken: whether a
 -- lease has ended is decided in the same step that acts on it. {queue} is a queue's id and {base},
--- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. {next_place},
--- {count} and {held_due} stand for the statements of that name.
+-- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. Any other name in
+-- braces stands for the statement of that name; {far} is further ahead than any time of ours.
+-- {table} and {column} are filled in by unreadable.py, from the schema.
 
 -- name: find_queue
 SELECT id FROM queue WHERE name = ?
@@ -13,9 +14,13 @@ INSERT INTO queue (name) VALUES (?) ON CONFLICT DO NOTHING
 SELECT name FROM queue ORDER BY name
 
 -- name: put
-INSERT INTO waiting VALUES (
+INSERT INTO waiting (
+    seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
+)
+VALUES (
     ({next_place}),
-    {queue}, 0, 0, now_us(), ?1, 0, 0, ?1, ?2, ?3
+    {queue}, 0, 0, now_us(), ?1, 0, 0, ?1, ?2, ?3, 0
 )
 
 -- name: next_place
@@ -24,8 +29,10 @@ SELECT 1 + max(
     ifnull((SELECT max(seq) FROM hole WHERE seq > {base} AND seq < {mid}), 0),
     coalesce(
         (SELECT max(seq) FROM waiting WHERE seq > {base} AND seq < {mid}),
-        (SELECT max(seq) FROM held WHERE seq > {base} AND seq < {mid}),
-        0
+        max(
+            ifnull((SELECT max(seq) FROM held WHERE seq > {base} AND seq < {mid}), 0),
+            ({indexed_to})
+        )
     )
 )
 
@@ -33,10 +40,18 @@ SELECT 1 + max(
 SELECT 1 + max({mid}, ifnull((SELECT max(seq) FROM held WHERE seq > {mid} AND seq < {top}), 0))
 
 -- name: put_at
-INSERT INTO waiting VALUES (?1, {queue}, 0, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6)
+INSERT INTO waiting (
+    seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
+)
+VALUES (?1, {queue}, 0, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0)
 
 -- name: put_delayed
-INSERT INTO held VALUES (?1, {queue}, ?7, 0, NULL, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6)
+INSERT INTO held (
+    seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
+    first_received_at, id, payload, put_offs
+)
+VALUES (?1, {queue}, ?7, 0, NULL, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0)
 
 -- name: forget_ids
 DELETE FROM known WHERE (queue, id) IN (SELECT queue, id FROM known WHERE sent_us <= ? LIMIT 1000)
@@ -47,7 +62,8 @@ SELECT EXISTS (SELECT 1 FROM known WHERE queue = {queue} AND id = ?1 AND sent_us
     OR EXISTS (SELECT 1 FROM held WHERE id = ?1 AND queue = {queue} AND given = 1)
 
 -- name: remember_id
-INSERT INTO known VALUES ({queue}, ?1, ?2) ON CONFLICT DO UPDATE SET sent_us = excluded.sent_us
+INSERT INTO known (queue, id, sent_us) VALUES ({queue}, ?1, ?2)
+ON CONFLICT DO UPDATE SET sent_us = excluded.sent_us
 
 -- name: count
 SELECT
@@ -57,25 +73,66 @@ SELECT
         WHERE seq > (SELECT min(seq) FROM waiting WHERE seq > {base} AND seq < {mid})
         AND seq < (SELECT max(seq) FROM waiting WHERE seq > {base} AND seq < {mid}))
 
+-- name: most_held
+SELECT ifnull((SELECT max(seq) FROM held WHERE seq > {base} AND seq < {mid})
+        - (SELECT min(seq) FROM held WHERE seq > {base} AND seq < {mid}) + 1, 0)
+    + ifnull((SELECT max(seq) FROM held WHERE seq > {mid} AND seq < {top})
+        - (SELECT min(seq) FROM held WHERE seq > {mid} AND seq < {top}) + 1, 0)
+
 -- name: count_held
 SELECT (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0)
-    + (SELECT count(*) FROM held WHERE seq > {base} AND seq < {mid} AND leased = 1)
+    + (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 2)
+    + (SELECT count(*) FROM held WHERE seq > ({indexed_to}) AND seq < {mid} AND leased = 1)
 
 -- name: held_due
 SELECT * FROM (
-    SELECT seq, leased, visible_us FROM held
-    WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1 ORDER BY visible_us, seq LIMIT 1000)
-UNION ALL
-SELECT seq, leased, visible_us FROM held WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1
+    SELECT seq, 0 AS leased, visible_us, sent_us FROM held
+    WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1
+    ORDER BY visible_us, sent_us, seq LIMIT 1000)
+UNION ALL SELECT * FROM (
+    SELECT seq, 1, visible_us, sent_us FROM held
+    WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1
+    ORDER BY visible_us, sent_us, seq LIMIT 1000)
+UNION ALL SELECT seq, 1, visible_us, sent_us FROM held
+    WHERE ?2 AND seq > ({indexed_to}) AND seq < {mid} AND leased = 1
+        AND (visible_us <= ?1 OR visible_us > ?1 + {far})
+
+-- name: end_odd_times
+UPDATE held SET visible_us = ?1
+WHERE queue = {queue} AND leased = ?2 AND visible_us > ?1 + {far}
+
+-- name: forget_odd_ids
+DELETE FROM known WHERE sent_us > ? + {far}
+
+-- name: indexed_to
+SELECT iif(indexed_to BETWEEN {base} AND {mid}, CAST(indexed_to AS INTEGER), {base})
+FROM queue WHERE id = {queue}
+
+-- name: front
+SELECT ifnull(
+    (SELECT min(seq) FROM waiting WHERE seq > {base} AND seq < {mid}),
+    (SELECT 1 + max(seq) FROM held WHERE seq > {base} AND seq < {mid}))
+
+-- name: index_leases
+UPDATE held SET leased = 2 WHERE seq IN (
+    SELECT seq FROM held WHERE seq > ({indexed_to}) AND seq < ?1 AND leased = 1
+    ORDER BY seq LIMIT ?2)
+RETURNING seq
+
+-- name: note_indexed
+UPDATE queue SET indexed_to = ?1 WHERE id = {queue} AND indexed_to < ?1
+
+-- name: unindex
+UPDATE queue SET indexed_to = ?1 - 1 WHERE id = {queue} AND indexed_to >= ?1
 
 -- name: stats
 SELECT
     ({count}),
     (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1)
-    + (SELECT count(*) FROM held
-        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1),
-    (SELECT count(*) FROM held
-        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us > ?1),
+    + (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1)
+    + fresh.due,
+    (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 2 AND visible_us > ?1)
+    + fresh.live,
     (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0 AND visible_us > ?1),
     (SELECT min(sent_us) FROM (
         SELECT sent_us FROM (
@@ -84,7 +141,14 @@ SELECT
         UNION ALL SELECT min(sent_us) FROM held
             WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1
         UNION ALL SELECT min(sent_us) FROM held
-            WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us <= ?1))
+            WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1
+        UNION ALL SELECT fresh.oldest)),
+    (SELECT count(*) FROM held WHERE seq > {base} AND seq < {top})
+FROM (
+    SELECT count(*) FILTER (WHERE visible_us <= ?1 OR visible_us > ?1 + {far}) AS due,
+        count(*) FILTER (WHERE visible_us > ?1 AND visible_us <= ?1 + {far}) AS live,
+        min(sent_us) FILTER (WHERE visible_us <= ?1) AS oldest
+    FROM held WHERE seq > ({indexed_to}) AND seq < {mid} AND leased = 1) AS fresh
 
 -- name: peek
 SELECT id, payload, deliveries, nacks, enqueued_at
@@ -92,39 +156,49 @@ FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ? OFFSET ?
 
 -- name: peek_due
 SELECT id, payload, deliveries, nacks, enqueued_at
-FROM (SELECT * FROM ({held_due}) ORDER BY visible_us, leased, seq LIMIT ?2 OFFSET ?3) AS due
+FROM (SELECT * FROM ({held_due}) ORDER BY visible_us, leased, sent_us, seq LIMIT ?3 OFFSET ?4) AS due
     JOIN held USING (seq)
-ORDER BY due.visible_us, due.leased, seq
+ORDER BY due.visible_us, due.leased, due.sent_us, seq
 
 -- name: due
-SELECT seq, leased FROM ({held_due}) ORDER BY visible_us, leased, seq LIMIT 1000
+SELECT seq, leased FROM ({held_due}) ORDER BY visible_us, leased, sent_us, seq LIMIT 1000
 
 -- name: promote
-INSERT INTO waiting
-SELECT ?1, queue, 1, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload
+INSERT INTO waiting (
+    seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
+)
+SELECT ?1, queue, 1, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
 FROM held WHERE seq = ?2
 
 -- name: unhold
 DELETE FROM held WHERE seq = ?
 
 -- name: take
-INSERT INTO held
-SELECT seq, queue, ?1, 1, random(), given, sent_us, enqueued_at, deliveries + 1, nacks,
-    iif(deliveries, first_received_at, ?2), id, payload
+INSERT INTO held (
+    seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
+    first_received_at, id, payload, put_offs
+)
+SELECT seq, queue, ?1, ?4, random(), given, sent_us, enqueued_at, deliveries + 1, nacks,
+    iif(deliveries, first_received_at, ?2), id, payload, put_offs
 FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ?3
-RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at
+RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs
 
 -- name: take_one
-INSERT INTO held
+INSERT INTO held (
+    seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
+    first_received_at, id, payload, put_offs
+)
 SELECT seq, queue, ?1, 1, random(), given, sent_us, enqueued_at, deliveries + 1, nacks,
-    iif(deliveries, first_received_at, ?2), id, payload
+    iif(deliveries, first_received_at, ?2), id, payload, put_offs
 FROM waiting WHERE seq = ?3
-RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at
+RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs
 
 -- name: leave_line
 DELETE FROM waiting WHERE seq >= ?1 AND seq <= ?2
 
--- name: front
+-- name: first_in_line
 SELECT seq, sent_us FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ?
 
 -- name: place_of_given
@@ -134,7 +208,7 @@ SELECT seq FROM waiting WHERE id = ? AND queue = {queue} AND given = 1
 SELECT seq, id FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq
 
 -- name: add_hole
-INSERT INTO hole VALUES (?)
+INSERT INTO hole (seq) VALUES (?) ON CONFLICT DO NOTHING
 
 -- name: forget_holes
 DELETE FROM hole WHERE seq > {base} AND seq < ifnull(
@@ -142,11 +216,15 @@ DELETE FROM hole WHERE seq > {base} AND seq < ifnull(
     (SELECT max(seq) FROM hole WHERE seq > {base} AND seq < {mid}))
 
 -- name: next_due
-SELECT min(due) FROM (
-    SELECT min(visible_us) AS due FROM held
-        WHERE queue = {queue} AND leased = 0 AND visible_us > ?1
-    UNION ALL SELECT min(visible_us) FROM held
-        WHERE seq > {base} AND seq < {mid} AND leased = 1 AND visible_us > ?1)
+SELECT
+    (SELECT min(visible_us) FROM held WHERE queue = {queue} AND leased = 0),
+    (SELECT min(visible_us) FROM held WHERE queue = {queue} AND leased = 2),
+    fresh.first,
+    fresh.number
+FROM (
+    SELECT min(iif(leased = 1, iif(visible_us > ?2 + {far}, ?2, visible_us), NULL)) AS first,
+        count(*) AS number
+    FROM held WHERE ?1 AND seq > ({indexed_to}) AND seq < {mid}) AS fresh
 
 -- name: acknowledge
 DELETE FROM held WHERE seq = ? AND token = ? AND visible_us > now_us()
@@ -155,14 +233,36 @@ DELETE FROM held WHERE seq = ? AND token = ? AND visible_us > now_us()
 DELETE FROM held WHERE seq = ?1 AND token = ?2 AND visible_us > ?3
 
 -- name: give_back
-INSERT INTO waiting
+INSERT INTO waiting (
+    seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
+)
 SELECT ({next_place}), queue, 1, given, sent_us, enqueued_at, deliveries, nacks + 1,
-    first_received_at, id, payload
+    first_received_at, id, payload, put_offs + ?3
 FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
 
 -- name: release
-UPDATE held SET visible_us = now_us() + ?3, leased = 0, token = NULL, nacks = nacks + 1
+UPDATE held SET seq = ({next_delayed_place}), visible_us = now_us() + ?3, leased = 0, token = NULL,
+    deliveries = deliveries - ?4, nacks = nacks + ?5, put_offs = put_offs + ?6
 WHERE seq = ?1 AND token = ?2 AND visible_us > now_us()
+
+-- name: undo
+INSERT INTO waiting (
+    seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
+    put_offs
+)
+SELECT ?3, queue, 1, given, sent_us, enqueued_at, deliveries - 1, nacks, first_received_at, id,
+    payload, put_offs
+FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
+
+-- name: next_in_line
+SELECT min(seq) FROM waiting WHERE seq > max(?1, {base}) AND seq < {mid}
+
+-- name: is_first
+SELECT NOT EXISTS (SELECT 1 FROM waiting WHERE seq > {base} AND seq < ?1)
+
+-- name: fill_hole
+DELETE FROM hole WHERE seq = ?
 
 -- name: extend
 UPDATE held SET visible_us = now_us() + ?3 WHERE seq = ?1 AND token = ?2 AND visible_us > now_us()
@@ -172,6 +272,12 @@ DELETE FROM waiting WHERE seq > {base} AND seq < {mid}
 
 -- name: purge_held
 DELETE FROM held WHERE seq > {base} AND seq < {top}
+
+-- name: forget_soon
+UPDATE known SET sent_us = now_us() WHERE queue = {queue} AND id = ? AND sent_us > now_us()
+
+-- name: purge_known
+DELETE FROM known WHERE queue = {queue}
 
 -- name: ready
 SELECT ifnull(
@@ -184,34 +290,67 @@ SELECT ifnull(
 FROM queue WHERE name = ?
 
 -- name: reply_create
-INSERT INTO reply (id, state, created_us, expires_us)
-VALUES (?1, 'pending', now_us(), now_us() + ?2) ON CONFLICT DO NOTHING
+INSERT INTO reply (id, state, created_us, expires_us, owner)
+VALUES (?1, 'pending', now_us(), now_us() + ?2, ?3) ON CONFLICT DO NOTHING
 
 -- name: reply_resolve
 UPDATE reply SET state = 'resolved', payload = ?2, resolved_us = now_us(),
     expires_us = max(expires_us, now_us() + ?3)
 WHERE id = ?1 AND state = 'pending' AND expires_us > now_us()
+    AND (owner IS NULL OR ?4 IS NULL OR owner = ?4)
 
 -- name: reply_cancel
 UPDATE reply SET state = 'cancelled'
 WHERE id = ? AND state = 'pending' AND expires_us > now_us()
 
 -- name: reply_get
-SELECT state, payload, created_us, expires_us, resolved_us FROM reply WHERE id = ?
+SELECT state, payload, created_us, expires_us, resolved_us, owner FROM reply WHERE id = ?
 
 -- name: reply_consume
 DELETE FROM reply WHERE id = ? AND state = 'resolved' AND expires_us > now_us()
-RETURNING state, payload, created_us, expires_us, resolved_us
+RETURNING state, payload, created_us, expires_us, resolved_us, owner
 
 -- name: reply_delete
 DELETE FROM reply WHERE id = ?
 
 -- name: reply_expired
-SELECT id FROM reply WHERE expires_us <= now_us() LIMIT ?
+SELECT id FROM reply WHERE expires_us <= now_us() OR expires_us > now_us() + {far} LIMIT ?
 
 -- name: reply_cleanup
 DELETE FROM reply WHERE id IN (
-    SELECT id FROM reply WHERE expires_us <= now_us() - ?1 LIMIT ?2)
+    SELECT id FROM reply
+    WHERE expires_us <= now_us() OR expires_us > now_us() + {far} LIMIT ?)
+
+-- name: reply_some
+SELECT max(id) FROM (SELECT id FROM reply WHERE id > ?1 ORDER BY id LIMIT ?2)
+
+-- name: reply_sweep
+DELETE FROM reply WHERE id > ?1 AND id <= ?2
+    AND (expires_us <= now_us() - ?3 OR expires_us > now_us() + {far})
 
 -- name: reply_settled
 SELECT NOT EXISTS (SELECT 1 FROM reply WHERE id = ? AND state = 'pending')
+
+-- name: era
+SELECT boot, shift_us, wall_offset_us, seen_us FROM era
+
+-- name: set_era
+INSERT OR REPLACE INTO era (id, boot, shift_us, wall_offset_us, seen_us) VALUES (1, ?, ?, ?, ?)
+
+-- name: note_time
+UPDATE era SET seen_us = max(seen_us, ?)
+
+-- name: note_wall_offset
+UPDATE era SET wall_offset_us = ?
+
+-- name: end_all_leases
+UPDATE held SET visible_us = now_us() WHERE leased > 0
+
+-- name: count_tables
+SELECT count(*) FROM sqlite_schema
+
+-- name: texts
+SELECT DISTINCT CAST({column} AS BLOB) FROM {table} WHERE typeof({column}) = 'text'
+
+-- name: make_bytes
+UPDATE OR REPLACE {table} SET {column} = CAST({column} AS BLOB) WHERE {column} = CAST(? AS TEXT)

@@ -1,30 +1,37 @@
 """Replies in a SQLite file."""
 
 import os
-from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from weakincentives.runtime.mailbox.flow import Steps, in_executor
-from weakincentives.runtime.mailbox.replies import StoredReplies
-from weakincentives.runtime.mailbox.reply_table import LINGER, ReplyRow, ReplyState
-from weakincentives.runtime.mailbox.waiting import Ear
+import apsw
 
+from weakincentives.logs import get_logger
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.reply_table import LINGER, ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.step_threads import hop
+from weakincentives.runtime.mailbox.seam.waiting import Ear
+
+from .clock import MICRO
 from .database import Database
-from .era import MICRO
-from .queries import load_queries
+from .queries import QUERIES
 from .registry import shared_database
+from .unreadable import as_text, odd_reply
 from .wake import Key
 
 __all__ = ["SQLiteReplyStore", "SQLiteReplyTable"]
 
 T = TypeVar("T")
 
-QUERIES = load_queries()
+logger = get_logger(__name__)
+
 LINGER_US = int(LINGER * MICRO)
-# Callers that died leave their replies behind; they are swept away this long after they expired,
-# at every so many new ones.
+# Callers that died leave their replies behind; they are swept away this long after they expired.
 FORGET_US = 3600 * MICRO
-SWEEP_EVERY = 1000
+# At every so many new replies twice as many are looked at, from where the last look ended: so that
+# all of them have their turn, and no look takes longer because there are many.
+SWEEP_EVERY = 100
+SWEPT_AT_ONCE = 2 * SWEEP_EVERY
 
 
 class SQLiteReplyTable:
@@ -34,63 +41,88 @@ class SQLiteReplyTable:
     keeps_objects: ClassVar[bool] = False
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
+        self.backend_key = database.file.key
         self._until_sweep = 1
+        self._swept_to = ""
 
-    def create(self, id: str, ttl: float) -> bool:
+    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
         """Add a pending reply; False if the id is taken."""
-        made = self._database.change(QUERIES["reply_create"], (id, int(ttl * MICRO))) > 0
+        return self.database.transact(self.create_in, id, ttl, owner)
+
+    def create_in(
+        self, connection: apsw.Connection, id: str, ttl: float, owner: str | None
+    ) -> bool:
+        """Do what `create` does, as part of a transaction."""
+        connection.execute(QUERIES["reply_create"], (id, int(ttl * MICRO), owner))
+        made = connection.changes() > 0
         self._until_sweep -= 1
-        if not self._until_sweep:
+        if self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
-            self._database.change(QUERIES["reply_cleanup"], (FORGET_US, SWEEP_EVERY))
+            self._sweep(connection)
         return made
 
-    def resolve(self, id: str, payload: bytes) -> bool:
-        """Store the value if the reply is pending."""
-        arguments = (id, payload, LINGER_US)
-        return self._database.change(QUERIES["reply_resolve"], arguments, _news(id)) > 0
+    def _sweep(self, connection: apsw.Connection) -> None:
+        """Look at the next replies, and remove those that will not be read any more."""
+        start = self._swept_to
+        end = connection.execute(QUERIES["reply_some"], (start, SWEPT_AT_ONCE)).get
+        if end is not None:
+            connection.execute(QUERIES["reply_sweep"], (start, end, FORGET_US))
+        self._swept_to = "" if end is None else end
 
-    def cancel(self, id: str) -> bool:
+    async def resolve(self, id: str, payload: bytes, owner: str | None = None) -> bool:
+        """Store the value if the reply is pending, and this owner's."""
+        arguments = (id, payload, LINGER_US, owner)
+        return self.database.change(QUERIES["reply_resolve"], arguments, _news(id)) > 0
+
+    def resolve_in(
+        self, connection: apsw.Connection, id: str, payload: bytes, owner: str | None
+    ) -> Key:
+        """Do what `resolve` does, as part of a transaction; return whom to tell after it."""
+        connection.execute(QUERIES["reply_resolve"], (id, payload, LINGER_US, owner))
+        return _news(id)
+
+    async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
-        return self._database.change(QUERIES["reply_cancel"], (id,), _news(id)) > 0
+        return self.database.change(QUERIES["reply_cancel"], (id,), _news(id)) > 0
 
-    def get(self, id: str) -> ReplyRow | None:
+    async def get(self, id: str) -> ReplyRow | None:
         """Look at a reply."""
-        rows = self._database.read(QUERIES["reply_get"], (id,))
+        rows = self.database.read(QUERIES["reply_get"], (id,))
         return self._row(id, *rows[0]) if rows else None
 
-    def consume(self, id: str) -> ReplyRow | None:
+    async def consume(self, id: str) -> ReplyRow | None:
         """Return and remove a resolved reply, to one caller only."""
-        rows = self._database.fetch(QUERIES["reply_consume"], (id,))
+        rows = self.database.fetch(QUERIES["reply_consume"], (id,))
         if not rows:
             return None
-        self._database.announce(_news(id))
-        return self._row(id, *rows[0])
+        self.database.notify(_news(id), 1)
+        row = self._row(id, *rows[0])
+        return row if row.state == ReplyState.RESOLVED else None
 
-    def delete(self, id: str) -> bool:
+    async def delete(self, id: str) -> bool:
         """Remove the reply; False if there was none."""
-        return self._database.change(QUERIES["reply_delete"], (id,), _news(id)) > 0
+        return self.database.change(QUERIES["reply_delete"], (id,), _news(id)) > 0
 
-    def forget(self, id: str) -> None:
+    async def forget(self, id: str) -> None:
         """Remove a reply that was read, without an fsync of its own."""
-        self._database.change(QUERIES["reply_delete"], (id,), _news(id), lasting=False)
+        self.database.change(QUERIES["reply_delete"], (id,), _news(id), lasting=False)
 
-    def scan_expired(self, limit: int) -> list[str]:
+    async def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over."""
-        return [id for (id,) in self._database.read(QUERIES["reply_expired"], (limit,))]
+        return [as_text(id) for (id,) in self.database.read(QUERIES["reply_expired"], (limit,))]
 
-    def cleanup_expired(self, limit: int) -> int:
+    async def cleanup_expired(self, limit: int) -> int:
         """Remove replies whose time is over and return how many."""
-        return self._database.change(QUERIES["reply_cleanup"], (0, limit))
+        return self.database.change(QUERIES["reply_cleanup"], (limit,))
 
-    def listen(self, id: str) -> "SQLiteReplyListener":
+    def listen(self, id: str, *, in_loop: bool = False) -> "SQLiteReplyListener":
         """Return a new listener."""
-        return SQLiteReplyListener(self, self._database, id)
+        return SQLiteReplyListener(self, self.database, id, in_loop=in_loop)
 
     def remaining(self, row: ReplyRow) -> float:
         """Return how long a reply has to live."""
-        return row.expires_at - self._database.clock.time()
+        return row.expires_at - self.database.clock.time()
 
     def _row(
         self,
@@ -100,9 +132,16 @@ class SQLiteReplyTable:
         created_us: int,
         expires_us: int,
         resolved_us: int | None,
+        owner: str | None,
     ) -> ReplyRow:
-        time = self._database.time
-        over = time.now_us() >= expires_us
+        time = self.database.time
+        now = time.now_us()
+        odd = odd_reply(state, payload, created_us, expires_us, resolved_us, owner, now)
+        if odd:
+            # Nobody can answer it, and nobody can read it.
+            logger.warning("reply %.100r has %s and counts as expired", id, odd)
+            return ReplyRow(id, ReplyState.EXPIRED, None, time.wall(now), time.wall(now), None)
+        over = now >= expires_us
         return ReplyRow(
             id,
             ReplyState.EXPIRED if over else ReplyState(state),
@@ -110,6 +149,7 @@ class SQLiteReplyTable:
             time.wall(created_us),
             time.wall(expires_us),
             None if resolved_us is None else time.wall(resolved_us),
+            owner,
         )
 
 
@@ -120,28 +160,27 @@ def _news(id: str) -> Key:
 class SQLiteReplyListener:
     """Waits until one reply is settled, here or in another process."""
 
-    def __init__(self, table: SQLiteReplyTable, database: Database, id: str) -> None:
+    def __init__(
+        self, table: SQLiteReplyTable, database: Database, id: str, *, in_loop: bool
+    ) -> None:
         self._table = table
         self._wake = database.wake
         self._id = id
+        self._in_loop = in_loop
         self._ear = Ear(self._wake.join(_news(id)))
 
-    def get(self, wait: float) -> ReplyRow | None:
+    async def get(self, wait: float) -> ReplyRow | None:
         """Wait for the bell, then look."""
-        row = self._table.get(self._id)
+        row = await self._look()
         if row is not None and row.state == ReplyState.PENDING:
-            self._ear.wait(self._pause(row, wait))
-            row = self._table.get(self._id)
+            await self._ear.hear(self._pause(row, wait), in_loop=self._in_loop)
+            row = await self._look()
         return row
 
-    async def get_async(self, wait: float) -> ReplyRow | None:
-        """Wait for the bell in the event loop, then look."""
-        look = partial(in_executor, partial(self._table.get, self._id))
-        row: ReplyRow | None = await look()
-        if row is not None and row.state == ReplyState.PENDING:
-            await self._ear.wait_async(self._pause(row, wait))
-            row = await look()
-        return row
+    async def _look(self) -> ReplyRow | None:
+        if self._in_loop:
+            return await hop(lambda: self._table.get(self._id), self._table)
+        return await self._table.get(self._id)
 
     def close(self) -> None:
         """Leave the bell."""

@@ -1,4 +1,5 @@
--- Version 1 of a weakincentives file: application_id 'wink', user_version 1.
+-- Version 1 of a weakincentives file: application_id 'wink', user_version 1. What later versions
+-- added is told in the scripts that follow this one, in their order.
 --
 -- A message is in one of two places. `waiting` is a line: new messages join its end, leases are
 -- taken from its front. `held` is everything that becomes visible at some later time: leased and
@@ -61,8 +62,9 @@ CREATE TABLE held (
     id TEXT NOT NULL,
     payload BLOB NOT NULL
 );
--- Leases are not in the index: there are few of them, and each would cost a page at both its ends.
+-- Leases are not in this index: there are few of them, and each would cost a page at both its ends.
 -- Those that have run out are found by walking along the lower half of the queue's numbers.
+-- (Version 2 has an index for those that last.)
 CREATE INDEX held_delayed ON held (queue, visible_us) WHERE leased = 0;
 CREATE INDEX held_given ON held (id, queue) WHERE given = 1;
 
@@ -71,7 +73,8 @@ CREATE TABLE hole (
     seq INTEGER PRIMARY KEY
 );
 
--- Ids that senders chose, remembered for five minutes.
+-- Ids that senders chose, remembered for five minutes from `sent_us`, which for the ids that loops
+-- derive from messages is in the future until those are done.
 CREATE TABLE known (
     queue INTEGER NOT NULL,
     id TEXT NOT NULL,

@@ -1,26 +1,36 @@
 """The Store on SQLite: one queue of a file."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import apsw
 
+from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.errors import MailboxFullError
-from weakincentives.runtime.mailbox.flow import Steps
-from weakincentives.runtime.mailbox.limits import Capabilities, Limits
-from weakincentives.runtime.mailbox.store import Leased, Leases, Outgoing, QueueStats, Seen
-from weakincentives.runtime.mailbox.waiting import BellListener
+from weakincentives.runtime.mailbox.limits import Limits
+from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.store import (
+    GivingBack,
+    Leased,
+    Leases,
+    Outgoing,
+    QueueStats,
+    Seen,
+)
+from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, BellListener
 
-from . import line
+from . import statements
+from .clock import MICRO
 from .database import Database
-from .era import MICRO
-from .queries import load_queries
+from .due import Due
+from .queries import QUERIES
+from .replies import SQLiteReplyTable
+from .unreadable import SOUND, mended, mended_sight
 from .wake import Key
 
 __all__ = ["SQLiteStore"]
 
-QUERIES = load_queries()
 # While the line can fill a request, what has come due is looked for only this often.
 PROMOTE_EVERY_US = MICRO // 10
 
@@ -42,16 +52,18 @@ class SQLiteStore:
         look_interval: float = 1.0,
     ) -> None:
         self.name = name
+        self.backend_key = database.file.key
         self.clock = database.clock
         self.look_interval = look_interval
         self._database = database
         self._max_size = max_size
         self._retention_us = None if retention is None else int(retention * MICRO)
-        self._news: Key = (QUERIES["ready"], name)
-        self._queries: line.Queries | None = None
+        self.news: Key = (QUERIES["ready"], name)
+        self._queries: statements.Queries | None = None
+        self._due = Due()
         self._promoted_us = 0
 
-    def put(self, messages: Sequence[Outgoing]) -> None:
+    def put_now(self, messages: Sequence[Outgoing]) -> int | None:
         """Add the messages, all or none; chosen ids that are known are left as they are."""
         queries = self._queries or self._known_queue()
         message = messages[0]
@@ -63,90 +75,218 @@ class SQLiteStore:
             and self._max_size is None
         ):
             arguments = (self.clock.time(), message.id, message.payload)
-            self._database.change(queries["put"], arguments, self._news)
-            return
-        with self._database.transaction as connection:
-            self._put(connection, queries or self._new_queue(connection), messages)
-            self._database.announce(self._news, len(messages))
+            self._database.insert(queries["put"], arguments, self.news)
+            return 1
+        added = self._database.transact(self.put_in, queries, messages)
+        self._database.notify(self.news, len(messages))
+        return added
 
-    def lease(
+    def put_in(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries | None,
+        messages: Sequence[Outgoing],
+    ) -> int:
+        """Do what `put_now` does, as part of a transaction."""
+        return self._put(
+            connection, queries or self._queries or self._new_queue(connection), messages
+        )
+
+    def is_beside(self, table: object) -> bool:
+        """Whether replies of this table are in the same file."""
+        return isinstance(table, SQLiteReplyTable) and self._database.shares(table.database)
+
+    async def put_expecting(
+        self, message: Outgoing, table: SQLiteReplyTable, reply_id: str, ttl: float, owner: str
+    ) -> None:
+        """Add the message, and the pending reply to it: both or neither."""
+        queries = self._queries or self._known_queue()
+        reply = (reply_id, ttl, owner)
+        self._database.transact(self._put_expecting, queries, message, table, reply)
+        self._database.notify(self.news, 1)
+
+    def _put_expecting(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries | None,
+        message: Outgoing,
+        table: SQLiteReplyTable,
+        reply: tuple[str, float, str],
+    ) -> None:
+        table.create_in(connection, *reply)
+        self.put_in(connection, queries, (message,))
+
+    def carries(self, place: object) -> bool:
+        """Return whether an answer to this table or store can go with the acknowledgement."""
+        if isinstance(place, SQLiteStore):
+            # One that may be full could refuse, and would take the acknowledgement with it.
+            if place._max_size is not None or not self._database.shares(place._database):
+                return False
+            if place._queries is None:
+                place._known_queue()
+            return True
+        return self.is_beside(place)
+
+    def lease_now(
         self,
         count: int,
         seconds: float,
         *,
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
+        answers: Sequence[Answer] = (),
     ) -> Leases:
-        """Acknowledge, then lease up to ``count`` messages, in one step."""
+        """Acknowledge, answer, then lease up to ``count`` messages, in one step."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return Leases((), [False] * len(acknowledge))
-        with self._database.transaction as connection:
-            now = self._database.time.now_us()
-            done = line.settle(connection, queries["acknowledge_at"], acknowledge, now)
-            until, wall = now + int(seconds * MICRO), self.clock.time()
-            rows: list[Any] = []
-            expired = dropped = 0
-            if ids is None and self._retention_us is None:
-                rows = line.take(connection, queries, until, wall, count)
-            if len(rows) < count or now - self._promoted_us >= PROMOTE_EVERY_US:
-                self._promoted_us = now
-                expired = line.promote(connection, queries, now)
-            if ids is not None:
-                rows = line.take_by_id(connection, queries, ids, until, wall)
-            elif len(rows) < count:
-                if self._retention_us is not None:
-                    dropped = line.drop_old(connection, queries, now - self._retention_us, count)
-                rows += line.take(connection, queries, until, wall, count - len(rows))
-            next_due = None if rows else line.next_due(connection, queries, now)
-        leased = [Leased(row[2], f"{row[0]}.{row[1]}", *row[3:]) for row in rows]
-        return Leases(leased, done, next_due, expired, dropped)
+        leases, news = self._database.transact(
+            self._lease, queries, count, seconds, acknowledge, ids, answers
+        )
+        for key in news:
+            self._database.notify(key, 1)
+        return leases
 
-    def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
-        """Remove the messages; False where the lease had ended."""
-        return self._settle_all(QUERIES["acknowledge"], handles)
+    def _lease(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries,
+        count: int,
+        seconds: float,
+        acknowledge: Sequence[str],
+        ids: Sequence[str] | None,
+        answers: Sequence[Answer],
+    ) -> tuple[Leases, Sequence[Key]]:
+        now = self._database.time.now_us()
+        done = statements.settle(connection, queries["acknowledge_at"], acknowledge, now)
+        news = _answer(connection, answers, acknowledge, done) if answers else ()
+        until, wall = now + int(seconds * MICRO), self.clock.time()
+        rows: list[Any] = []
+        expired = dropped = 0
+        if ids is None and self._retention_us is None:
+            rows = statements.take(connection, queries, until, wall, count, self._due.leased)
+        if len(rows) < count or now - self._promoted_us >= PROMOTE_EVERY_US:
+            self._promoted_us = now
+            expired = self._due.bring_back(connection, queries, now)
+        if ids is not None:
+            rows = statements.take_by_id(connection, queries, ids, until, wall)
+        elif len(rows) < count:
+            if self._retention_us is not None:
+                dropped = statements.drop_old(connection, queries, now - self._retention_us, count)
+            left = count - len(rows)
+            rows += statements.take(connection, queries, until, wall, left, self._due.leased)
+        next_due = None if rows else self._due.next_due(now)
+        leased = [
+            Leased(row[2], f"{row[0]}.{row[1]}", *row[3:])
+            if tuple(map(type, row)) == SOUND
+            else mended(row)
+            for row in rows
+        ]
+        if LATEST_LEASES.store is self:
+            # An interrupt can come as soon as this is committed.
+            LATEST_LEASES.handles = [one.handle for one in leased]
+        return Leases(leased, done, next_due, expired, dropped), news
 
-    def release(self, handles: Sequence[str], delay: float) -> Sequence[bool]:
-        """Give the messages back, to the end of the queue, visible after ``delay``."""
+    def acknowledge_now(
+        self, handles: Sequence[str], *, answers: Sequence[Answer] = ()
+    ) -> Sequence[bool]:
+        """Remove the messages, and send the answers to them; False where the lease had ended."""
+        if not answers:
+            return self._settle_all(QUERIES["acknowledge"], handles)
+        done, news = self._database.transact(self._acknowledge, handles, answers)
+        for key in news:
+            self._database.notify(key, 1)
+        return done
+
+    def _acknowledge(
+        self, connection: apsw.Connection, handles: Sequence[str], answers: Sequence[Answer]
+    ) -> tuple[Sequence[bool], Sequence[Key]]:
+        done = statements.settle(connection, QUERIES["acknowledge"], handles)
+        return done, _answer(connection, answers, handles, done)
+
+    async def put(self, messages: Sequence[Outgoing]) -> int | None:
+        """Do what `put_now` does."""
+        return self.put_now(messages)
+
+    async def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+        answers: Sequence[Answer] = (),
+    ) -> Leases:
+        """Do what `lease_now` does."""
+        return self.lease_now(count, seconds, acknowledge=acknowledge, ids=ids, answers=answers)
+
+    async def acknowledge(
+        self, handles: Sequence[str], *, answers: Sequence[Answer] = ()
+    ) -> Sequence[bool]:
+        """Do what `acknowledge_now` does."""
+        return self.acknowledge_now(handles, answers=answers)
+
+    async def release(
+        self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
+    ) -> Sequence[bool]:
+        """Give the messages back, visible after ``delay``: undone ones to where they stood, all
+        others to the end of the queue."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return [False] * len(handles)
-        with self._database.transaction as connection:
-            if delay:
-                self._database.note_wall_clock(connection)
-                done = line.settle(connection, queries["release"], handles, int(delay * MICRO))
-            else:
-                done = line.give_back(connection, queries, handles)
-            # With a delay too: a blocked consumer must learn when it is to look next.
-            self._database.announce(self._news, len(done))
-            return done
+        done = self._database.transact(self._release, queries, handles, delay, how)
+        # With a delay too: a blocked consumer must learn when it is to look next.
+        self._database.notify(self.news, len(done))
+        return done
 
-    def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
+    def _release(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries,
+        handles: Sequence[str],
+        delay: float,
+        how: GivingBack,
+    ) -> Sequence[bool]:
+        if delay:
+            self._database.file.note_wall_clock(connection)
+            changes = (int(delay * MICRO), *statements.COUNTS[how])
+            return statements.settle(connection, queries["release"], handles, *changes)
+        if how == "undone":
+            return statements.undo(connection, queries, handles)
+        return statements.give_back(connection, queries, handles, how == "put_off")
+
+    async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
         return self._settle_all(QUERIES["extend"], handles, int(seconds * MICRO))
 
-    def purge(self) -> int:
-        """Remove every message, leased ones too, and return how many there were."""
+    async def purge(self) -> int:
+        """Remove every message, leased ones too, forget all ids, and return how many there were."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return 0
-        with self._database.transaction as connection:
-            connection.execute(queries["purge_waiting"])
-            gone = connection.changes()
-            connection.execute(queries["purge_held"])
-            return gone + connection.changes()
+        return self._database.transact(_purge, queries)
 
-    def stats(self) -> QueueStats:
+    async def forget_soon(self, ids: Sequence[str]) -> None:
+        """Let chosen ids be known for five minutes from now, those that are known for longer."""
+        queries = self._queries or self._known_queue()
+        if queries is not None:
+            self._database.transact(_forget_soon, queries, ids)
+
+    async def stats(self) -> QueueStats:
         """Count the messages by state; takes time only for what is leased or delayed."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return QueueStats(0, 0, 0, None)
         now = self._database.time.now_us()
-        ((waiting, due, leased, delayed, oldest),) = self._database.read(queries["stats"], (now,))
-        age = None if oldest is None else max(now - oldest, 0) / MICRO
-        return QueueStats(waiting + due, leased, delayed, age)
+        ((waiting, due, leased, delayed, oldest, held),) = self._database.read(
+            queries["stats"], (now,)
+        )
+        age = max(now - oldest, 0) / MICRO if type(oldest) is int else None
+        # What is neither leased nor delayed, for another program wrote it, is never received.
+        unreadable = max(held - due - leased - delayed, 0)
+        return QueueStats(waiting + due, leased, delayed, age, unreadable)
 
-    def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
+    async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Look at messages that wait, in the order in which they would be received."""
         queries = self._queries or self._known_queue()
         if queries is None:
@@ -155,44 +295,37 @@ class SQLiteStore:
         rows = read(queries["peek"], (limit, offset))
         if len(rows) < limit:
             before = offset + len(rows) - read(queries["count"])[0][0]
-            arguments = (self._database.time.now_us(), limit - len(rows), max(before, 0))
+            arguments = (self._database.time.now_us(), True, limit - len(rows), max(before, 0))
             rows += read(queries["peek_due"], arguments)
-        return [Seen(*row) for row in rows]
+        return [mended_sight(row) for row in rows]
 
-    def listen(self) -> "SQLiteListener":
+    def listen(self, *, in_loop: bool = False) -> "SQLiteListener":
         """Return a new listener."""
-        return SQLiteListener(self, self._database, self._news)
-
-    def together(self) -> AbstractContextManager[Any]:
-        """Make the steps taken inside, in this thread, one transaction."""
-        return self._database.transaction
+        return SQLiteListener(self, self._database, self.news, in_loop=in_loop)
 
     def close(self) -> None:
         """Keep the file open: it belongs to the database, and settling goes on."""
 
-    def _known_queue(self) -> line.Queries | None:
+    def _known_queue(self) -> statements.Queries | None:
         """Find the queue. Only what is committed is remembered: the rest may be undone."""
-        rows = self._database.read_committed(QUERIES["find_queue"], (self.name,))
+        rows = self._database.read(QUERIES["find_queue"], (self.name,))
         if rows:
-            self._queries = line.queries_of(rows[0][0])
-        elif self._database.in_transaction:
-            rows = self._database.fetch(QUERIES["find_queue"], (self.name,))
-            return line.queries_of(rows[0][0]) if rows else None
+            self._queries = statements.queries_of(rows[0][0])
         return self._queries
 
-    def _new_queue(self, connection: apsw.Connection) -> line.Queries:
+    def _new_queue(self, connection: apsw.Connection) -> statements.Queries:
         connection.execute(QUERIES["add_queue"], (self.name,))
-        return line.queries_of(connection.execute(QUERIES["find_queue"], (self.name,)).get)
+        return statements.queries_of(connection.execute(QUERIES["find_queue"], (self.name,)).get)
 
     def _put(
         self,
         connection: apsw.Connection,
-        queries: line.Queries,
+        queries: statements.Queries,
         messages: Sequence[Outgoing],
-    ) -> None:
+    ) -> int:
         now = self._database.time.now_us()
         if any(message.given for message in messages):
-            messages = line.unknown(connection, queries, messages, now)
+            messages = statements.unknown(connection, queries, messages, now)
         self._check_room(connection, queries, len(messages))
         wall = self.clock.time()
         delayed = [message for message in messages if message.delay]
@@ -205,41 +338,83 @@ class SQLiteStore:
             ]
             connection.executemany(queries["put_at"], rows)
         if delayed:
-            self._database.note_wall_clock(connection)
+            self._database.file.note_wall_clock(connection)
             place = connection.execute(queries["next_delayed_place"]).get
             later = [
                 (place + number, m.given, now, wall, m.id, m.payload, now + int(m.delay * MICRO))
                 for number, m in enumerate(delayed)
             ]
             connection.executemany(queries["put_delayed"], later)
+        return len(messages)
 
-    def _check_room(self, connection: apsw.Connection, queries: line.Queries, wanted: int) -> None:
+    def _check_room(
+        self, connection: apsw.Connection, queries: statements.Queries, wanted: int
+    ) -> None:
         if self._max_size is None or not wanted:
             return
         waiting = connection.execute(queries["count"]).get
+        # Counting takes longer the more are held: it is done only if their numbers lie so far apart
+        # that there could be too many of them.
+        if waiting + connection.execute(queries["most_held"]).get + wanted <= self._max_size:
+            return
         held = connection.execute(queries["count_held"]).get
         if waiting + held + wanted > self._max_size:
             raise MailboxFullError(
                 f"{self.name!r} holds {waiting + held} of at most {self._max_size} messages, "
-                f"there is no room for {wanted} more; nothing was sent"
+                f"there is no room for {wanted} more; none of these was sent"
             )
 
     def _settle_all(self, sql: str, handles: Sequence[str], *more: int) -> Sequence[bool]:
         if len(handles) == 1:
-            return (self._database.change(sql, (*line.parsed(handles[0]), *more)) > 0,)
-        with self._database.transaction as connection:
-            return line.settle(connection, sql, handles, *more)
+            return (self._database.change(sql, (*statements.parsed(handles[0]), *more)) > 0,)
+        return self._database.transact(statements.settle, sql, handles, *more)
+
+
+def _forget_soon(
+    connection: apsw.Connection, queries: statements.Queries, ids: Sequence[str]
+) -> None:
+    connection.executemany(queries["forget_soon"], [(id,) for id in ids])
+
+
+def _purge(connection: apsw.Connection, queries: statements.Queries) -> int:
+    connection.execute(queries["purge_waiting"])
+    gone = connection.changes()
+    connection.execute(queries["purge_held"])
+    gone += connection.changes()
+    connection.execute(queries["purge_known"])
+    return gone
+
+
+def _answer(
+    connection: apsw.Connection,
+    answers: Sequence[Answer],
+    handles: Sequence[str],
+    done: Sequence[bool],
+) -> list[Key]:
+    """Send the answers to what was acknowledged; return whom to tell after the commit."""
+    acknowledged = {handle for handle, ok in zip(handles, done, strict=True) if ok}
+    news = []
+    for handle, place, what in answers:
+        if handle not in acknowledged:
+            continue
+        if isinstance(what, ReplyValue):
+            assert isinstance(place, SQLiteReplyTable)
+            news.append(place.resolve_in(connection, *what))
+        else:
+            assert isinstance(place, SQLiteStore)
+            place.put_in(connection, None, (what,))
+            news.append(place.news)
+    return news
 
 
 class SQLiteListener:
     """A `BellListener` whose bell also rings for other processes."""
 
-    def __init__(self, store: SQLiteStore, database: Database, news: Key) -> None:
+    def __init__(self, store: SQLiteStore, database: Database, news: Key, *, in_loop: bool) -> None:
         self._wake = database.wake
         self._news = news
-        self._listener = BellListener(store, self._wake.join(news))
+        self._listener = BellListener(store, self._wake.join(news), in_loop=in_loop)
         self.lease = self._listener.lease
-        self.lease_async = self._listener.lease_async
         self.interrupt = self._listener.interrupt
 
     def close(self) -> None:

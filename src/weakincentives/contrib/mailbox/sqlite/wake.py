@@ -1,24 +1,27 @@
 """Waking those who wait: in this process at a bell, in others through a file that they watch."""
 
-import logging
+import _thread
 import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import MailboxError
-from weakincentives.runtime.mailbox.waiting import Bell
+from weakincentives.runtime.mailbox.seam.forks import take_locks
+from weakincentives.runtime.mailbox.seam.waiting import Bell
 
-from .signals import Signal
+from .inotify import Signal
 
 __all__ = ["Key", "Wake"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Key: TypeAlias = tuple[str, str]
-"""A query that counts what somebody waits for, and its argument."""
+"""A query that counts what a consumer waits for, and its argument."""
 
 # A consumer that polls again at once finds the watcher still there.
 LINGER = 2.0
@@ -36,7 +39,8 @@ class Wake:
         self._path = path
         self._look = look
         self._make_signal = make_signal
-        # Reentrant, for a collected database is closed by whatever thread happens to collect it.
+        # Reentrant, for a signal handler may come here while its own thread does. Whoever holds it
+        # takes no other lock.
         self._lock = threading.RLock()
         self._bells: dict[Key, tuple[Bell, int]] = {}
         self._file: int | None = None
@@ -51,7 +55,7 @@ class Wake:
             self._bells[key] = (bell, listeners + 1)
             make_signal = self._make_signal()
             if self._watch is None and not self._closed and make_signal is not None:
-                self._watch = Watch(make_signal(), self._heard, self._idle)
+                self._watch = _watching(make_signal(), self._heard, self._idle)
             return bell
 
     def leave(self, key: Key) -> None:
@@ -62,7 +66,7 @@ class Wake:
                 self._bells[key] = (bell, listeners - 1)
 
     def notify(self, key: Key, times: int) -> None:
-        """Tell everybody, after the commit, that something has come for this key."""
+        """Wake the consumers of this key in all processes, after the commit."""
         entry = self._bells.get(key)
         if entry is not None:
             entry[0].ring(times)
@@ -74,37 +78,52 @@ class Wake:
         except OSError:
             pass  # waiters look again by themselves; what was committed must not fail now
 
+    def ring_all(self) -> None:
+        """Let everybody in this process look again."""
+        with self._lock:
+            bells = [bell for bell, _ in self._bells.values()]
+        for bell in bells:
+            bell.ring_all()
+
     def close(self) -> None:
         """Wake all waiters, stop the thread and close the file."""
         with self._lock:
             self._closed = True
             watch, self._watch = self._watch, None
-            bells = [bell for bell, _ in self._bells.values()]
             file, self._file = self._file, None
-        for bell in bells:
-            bell.ring_all()
+        self.ring_all()
         if watch is not None:
             watch.stop()
         if file is not None:
             os.close(file)
 
-    def before_fork(self) -> None:
-        """Let no thread be half-way in opening a file that a child would inherit unseen."""
-        self._lock.acquire()
+    def retire(self) -> None:
+        """Let the thread end soon, without waiting for it or for a lock."""
+        self._closed = True
+        watch = self._watch
+        if watch is not None:
+            watch.retire()
 
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._lock.release()
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def before_fork(self, taken: list[Any]) -> None:
+        """Let no thread be half-way in opening a file that a child would inherit unseen."""
+        take_locks(taken, self._lock)
 
     def abandon(self) -> None:
         """After a fork, in the child: let go of the parent's files; its thread is not here."""
         if self._watch is not None:
             self._watch.signal.close()
-        if self._file is not None:
-            os.close(self._file)
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     def _open(self) -> int:
         with self._lock:
+            if self._closed:
+                return -1
             if self._file is None:
                 try:
                     self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -129,7 +148,7 @@ class Wake:
                 entry[0].ring(count)
 
     def _idle(self, watch: "Watch") -> bool:
-        """Let the thread end if nobody waits."""
+        """Let the thread end if no consumer waits."""
         with self._lock:
             if self._bells and self._watch is watch:
                 return False
@@ -148,15 +167,24 @@ class Watch:
         self._heard = heard
         self._idle = idle
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="weakincentives-wake", daemon=True)
-        self._thread.start()
+        # A lock for its end and no `Thread`, whose start() an exception from a signal handler would
+        # leave half done.
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        self._ident = _thread.start_new_thread(self._run, ())
+
+    def retire(self) -> None:
+        """Let the thread end when its present wait does."""
+        self._stopped = True
 
     def stop(self) -> None:
         """End the thread."""
-        self._stopped = True
+        self.retire()
         self.signal.interrupt()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        # When the interpreter ends, its threads have stopped where they were.
+        if threading.get_ident() != self._ident and not sys.is_finalizing():
+            with self._ended:
+                pass
 
     def _run(self) -> None:
         busy_until = time.monotonic() + LINGER
@@ -171,3 +199,15 @@ class Watch:
                     busy_until = now + LINGER
         finally:
             self.signal.close()
+            self._ended.release()
+
+
+def _watching(
+    signal: Signal, heard: Callable[[], None], idle: Callable[[Watch], bool]
+) -> Watch | None:
+    """Return a thread that listens; None if the process can start none: waiters look themselves."""
+    try:
+        return Watch(signal, heard, idle)
+    except RuntimeError:
+        signal.close()
+        return None

@@ -6,9 +6,13 @@
 --       3 data       HASH  id -> payload
 --       4 delayed    ZSET  record -> when it becomes visible
 --       5 wake       ZSET  one token, there while somebody should look into pending
+--       6 sent       ZSET  ids chosen by senders: what is sent again after this is sent
+--       7 unreadable LIST  what was set aside (see lease.lua)
 --
 -- Returns how many messages there were.
 
-local held = redis.call('HLEN', KEYS[3])
-redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-return held
+local data = KEYS[3]
+local count = redis.call('HLEN', data)
+-- One at a time: while a slot moves, a server runs no command with several keys (see resp.py).
+for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
+return count

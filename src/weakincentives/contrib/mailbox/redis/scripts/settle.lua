@@ -6,9 +6,10 @@
 --       3 data       HASH  id -> payload
 --       4 delayed    ZSET  record -> when it becomes visible
 --       5 wake       ZSET  one token, there while somebody should look into pending
--- ARGV  1 "ack", "release" or "extend"
---       2 milliseconds: until a released message is visible, or an extended lease runs out
---       3 "1" if this may be the repeat of a call whose answer was lost
+-- ARGV  1 step      "ack", "extend", or how to give back: "failed" (one nack more), "put_off" (one
+--                   nack and one put-off more) or "undone" (as if it had not been leased)
+--       2 after     milliseconds until what is given back is visible, or an extended lease ends
+--       3 repeated  "1" if this may be the repeat of a call whose answer was lost
 --       then the handles
 --
 -- Returns a character for each handle: 1 done, 0 refused, 2 (only when a repeated "ack" is
@@ -18,37 +19,54 @@ local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local after = tonumber(ARGV[2])
-local step = {}
+local step, after, repeated = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local steps, CHUNK = {}, 1000
 
 local function id_of(handle)
   return string.match(handle, '^[^|]*')
 end
 
-function step.ack(handles)
+function steps.ack(handles)
   local ids = {}
   for i, handle in ipairs(handles) do ids[i] = id_of(handle) end
   redis.call('HDEL', data, unpack(ids))
   redis.call('ZREM', invisible, unpack(handles))
 end
 
-function step.release(handles)
-  local back = {}
-  for _, handle in ipairs(handles) do
-    local base, deliveries, nacks, first = string.match(handle, '^(.*)|(%d+)|(%d+)|(%d+)|[^|]*$')
+-- The record of a message that is given back.
+local function record_of(handle)
+  local base, deliveries, nacks, first, put_offs =
+    string.match(handle, '^([^|]*|[^|]*)|(%d+)|(%d+)|(%d+)|?(%d*)|[^|]*$')
+  if step == 'undone' then
+    deliveries = deliveries - 1
+    if deliveries == 0 then return base end
+  else
+    nacks = nacks + 1
+  end
+  if step == 'put_off' then put_offs = (tonumber(put_offs) or 0) + 1 end
+  local record = base .. '|' .. deliveries .. '|' .. nacks .. '|' .. first
+  return put_offs == '' and record or record .. '|' .. put_offs
+end
+
+local function give_back(handles)
+  local undone, back = step == 'undone', {}
+  for i = 1, #handles do
     if after > 0 then back[#back + 1] = now + after end
-    back[#back + 1] = base .. '|' .. deliveries .. '|' .. (nacks + 1) .. '|' .. first
+    -- What is undone goes to the front: the first of them is pushed last.
+    back[#back + 1] = record_of(handles[undone and #handles + 1 - i or i])
   end
   if after > 0 then
     redis.call('ZADD', delayed, unpack(back))
   else
-    redis.call('LPUSH', pending, unpack(back))
+    redis.call(undone and 'RPUSH' or 'LPUSH', pending, unpack(back))
   end
   redis.call('ZREM', invisible, unpack(handles))
   if after == 0 then redis.call('ZADD', wake, 0, '1') end
 end
 
-function step.extend(handles)
+steps.failed, steps.put_off, steps.undone = give_back, give_back, give_back
+
+function steps.extend(handles)
   local ends = {}
   for _, handle in ipairs(handles) do
     ends[#ends + 1] = now + after
@@ -57,17 +75,28 @@ function step.extend(handles)
   redis.call('ZADD', invisible, 'XX', unpack(ends))
 end
 
-if #ARGV < 4 then return '' end
-local ends, held, answers = redis.call('ZMSCORE', invisible, unpack(ARGV, 4)), {}, {}
-for i = 4, #ARGV do
-  local answer, at = '0', ends[i - 3]
-  if at and tonumber(at) > now then
-    held[#held + 1] = ARGV[i]
-    answer = '1'
-  elseif ARGV[3] == '1' and redis.call('HEXISTS', data, id_of(ARGV[i])) == 0 then
-    answer = '2'
+local answers = {}
+
+local function settle(first, last)
+  local ends, held = redis.call('ZMSCORE', invisible, unpack(ARGV, first, last)), {}
+  for i = first, last do
+    local answer, at = '0', ends[i - first + 1]
+    if at and tonumber(at) > now then
+      held[#held + 1] = ARGV[i]
+      answer = '1'
+    elseif repeated and redis.call('HEXISTS', data, id_of(ARGV[i])) == 0 then
+      answer = '2'
+    end
+    answers[i - 3] = answer
   end
-  answers[i - 3] = answer
+  if #held > 0 then steps[step](held) end
 end
-if #held > 0 then step[ARGV[1]](held) end
+
+-- Some at a time, for Lua cannot pass any number to one command; the last ones first if they go to
+-- the front.
+if step == 'undone' then
+  for last = #ARGV, 4, -CHUNK do settle(math.max(last - CHUNK + 1, 4), last) end
+else
+  for first = 4, #ARGV, CHUNK do settle(first, math.min(first + CHUNK - 1, #ARGV)) end
+end
 return table.concat(answers)

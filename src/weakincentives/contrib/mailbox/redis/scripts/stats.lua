@@ -4,34 +4,40 @@
 -- KEYS  1 pending    LIST  records that wait (see put.lua)
 --       2 invisible  ZSET  leases (see lease.lua)
 --       3 delayed    ZSET  record -> when it becomes visible
+--       4 unreadable LIST  what was set aside (see lease.lua)
 --
--- Returns { pending, leased, delayed, age in milliseconds of the oldest pending or -1 }. The age
--- is exact while at most two thousand are pending: beyond, redelivered ones in the middle are
--- not looked at.
+-- Returns { pending, leased, delayed, age in milliseconds of the oldest pending or -1, set aside }.
+-- The age is exact while at most two thousand are pending: beyond, redelivered ones in the middle
+-- are not looked at.
 
-local LOOK = 1000
+local LOOK, LONGEST_NUMBER = 1000, 14
 
+local pending, invisible, delayed, unreadable = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local pending = redis.call('LLEN', KEYS[1])
-local expired = redis.call('ZCOUNT', KEYS[2], '-inf', now)
-local visible = redis.call('ZCOUNT', KEYS[3], '-inf', now)
+local waiting = redis.call('LLEN', pending)
+local expired = redis.call('ZCOUNT', invisible, '-inf', now)
+local visible = redis.call('ZCOUNT', delayed, '-inf', now)
 local oldest = math.huge
 
 local function look(records)
   for _, record in ipairs(records) do
-    oldest = math.min(oldest, tonumber(string.match(record, '^[^|]*|(%d+)')))
+    local enqueued = string.match(record, '^[^|]*|(%d+)')
+    if enqueued and #enqueued <= LONGEST_NUMBER then
+      oldest = math.min(oldest, tonumber(enqueued))
+    end
   end
 end
 
-look(redis.call('LRANGE', KEYS[1], -LOOK, -1))
-if pending > LOOK then look(redis.call('LRANGE', KEYS[1], 0, LOOK - 1)) end
-look(redis.call('ZRANGE', KEYS[2], '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
-look(redis.call('ZRANGE', KEYS[3], '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
+look(redis.call('LRANGE', pending, -LOOK, -1))
+if waiting > LOOK then look(redis.call('LRANGE', pending, 0, LOOK - 1)) end
+look(redis.call('ZRANGE', invisible, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
+look(redis.call('ZRANGE', delayed, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
 
 return {
-  pending + expired + visible,
-  redis.call('ZCARD', KEYS[2]) - expired,
-  redis.call('ZCARD', KEYS[3]) - visible,
-  oldest == math.huge and -1 or now - oldest,
+  waiting + expired + visible,
+  redis.call('ZCARD', invisible) - expired,
+  redis.call('ZCARD', delayed) - visible,
+  oldest == math.huge and -1 or math.max(now - oldest, 0),
+  redis.call('LLEN', unreadable),
 }

@@ -1,0 +1,71 @@
+"""Backends for the commands; a command that only reads, or fails, creates no file or queue."""
+
+from pathlib import Path
+from typing import Any
+
+import weakincentives
+from weakincentives.contrib.mailbox.sqlite.backend import options_in, path_of
+from weakincentives.contrib.mailbox.urls import split_url
+from weakincentives.runtime.mailbox import InMemoryMailbox, InvalidParameterError
+from weakincentives.runtime.mailbox.seam.backend import Backend
+
+__all__ = ["absence_of", "connect_existing", "is_in_memory", "rehearsal_of"]
+
+
+def connect_existing(url: str) -> Backend:
+    """Open the backend of a URL; raise if its file does not exist, instead of creating it."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "sqlite":
+        _check_file(Path(path_of(url, split_url(url))))
+    elif scheme.lower() == "sqs":
+        # ``create=`` is for senders: a missing queue has nothing to show.
+        place, mark, options = rest.partition("?")
+        kept = "&".join(part for part in options.split("&") if not part.startswith("create="))
+        url = f"{scheme}://{place}{mark}{kept}"
+    return weakincentives.connect(url)
+
+
+def absence_of(url: str, backend: Backend, queue: str) -> str | None:
+    """Return a text that says that there is no such queue, as far as one can know; else None."""
+    scheme = _scheme(url)
+    names = backend.queues() if scheme in ("sqlite", "memory") else None
+    mailbox = backend.mailbox(queue)  # raises for a bad name
+    if names is not None:
+        return None if queue in names else f"there is no queue {queue!r} here"
+    if scheme == "sqs" or mailbox.approximate_count():
+        return None
+    return f"no messages in {queue!r} (there may be no such queue)"
+
+
+def is_in_memory(url: str) -> bool:
+    """Return whether everything that is sent ends with this process."""
+    return _scheme(url) == "memory"
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def rehearsal_of(url: str, queue: str) -> InMemoryMailbox[Any, Any] | None:
+    """Return a mailbox that refuses the same messages; None if connecting creates no file."""
+    if _scheme(url) != "sqlite":
+        return None
+    _, max_bytes = options_in(url, split_url(url))
+    return InMemoryMailbox(queue, serialize=True, max_bytes=max_bytes)
+
+
+def _check_file(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise InvalidParameterError(f"there is no directory {path.parent}") from error
+        raise InvalidParameterError(
+            f"there is no file {path}; sending the first message creates it"
+        ) from error
+    except OSError as error:
+        raise InvalidParameterError(f"{path} cannot be read: {error.strerror or error}") from error
+    if size == 0:
+        raise InvalidParameterError(
+            f"{path} is empty; sending the first message makes it a database"
+        )

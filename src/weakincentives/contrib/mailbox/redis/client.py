@@ -1,0 +1,288 @@
+"""Calls to the server that outlive its faults.
+
+Every script is safe to run twice, so a call whose answer
+was lost is made again; the script learns that it may be a repeat.
+"""
+
+from typing import Any
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoAnswer
+
+from weakincentives.clock import SystemClock
+from weakincentives.logs import get_logger
+from weakincentives.runtime.mailbox import MailboxClosedError, MailboxConnectionError
+
+from .connection import (
+    AsyncTransport,
+    Interrupt,
+    LoopTransport,
+    PooledConnection,
+    ThreadTransport,
+    Transport,
+)
+from .dialing import GRACE, Dialer
+from .errors import TRANSPORT, Cure, Verdict, code_of, verdict
+from .pool import Node, Pool
+from .redis_py import topology_of
+from .resp import pack
+from .retries import Tries
+from .routing import Router
+from .script_call import INTERRUPTED, Block, Call, Outcome
+from .topology import Topology
+from .wrong_types import mending_of
+
+__all__ = ["Node", "ScriptClient", "script_client"]
+
+logger = get_logger(__name__)
+
+RECHECK = 30.0
+"""Seconds after which a server's settings are looked at again."""
+UNWAITED_SECONDS = 0.1
+"""Seconds between two looks if the server refuses to wait for a message."""
+ATTRIBUTE = "_weakincentives_client"
+
+ASKING, CLIENT_ID, TIME = pack(b"ASKING"), pack(b"CLIENT", b"ID"), pack(b"TIME")
+
+monotonic = SystemClock.monotonic
+
+
+class ScriptClient:
+    """Runs scripts on the servers of one client, for all mailboxes that share the client."""
+
+    def __init__(self, topology: Topology, transport: Transport, pool: Pool) -> None:
+        self.topology = topology
+        self.transport = transport
+        self.pool = pool
+        self.dialer = Dialer(topology, transport, pool)
+        self.router = Router(topology, pool, self.dialer)
+        self.servers: object = pool if self.router.is_cluster else pool.node(None)
+        """What stands for all servers behind the client."""
+        self._in_threads: ScriptClient | None = None
+
+    def in_threads(self) -> "ScriptClient":
+        """Return the same for threads, with connections of its own.
+
+        It does not warn of a server's settings, because this one does.
+        Raises `UnsupportedOperationError` if a setting of the client is only for event loops.
+        """
+        if self.topology.in_threads is None:
+            return self
+        if self._in_threads is None:
+            transport = ThreadTransport()
+            self._in_threads = ScriptClient(
+                self.topology.in_threads(), transport, Pool(transport, warned=True)
+            )
+        return self._in_threads
+
+    def in_loop(self) -> "ScriptClient":
+        """Return the same for an event loop, which must not be blocked."""
+        transport = self.transport if self.topology.awaited else LoopTransport()
+        return ScriptClient(self.topology, transport, self.pool)
+
+    def server_of(self, slot: int) -> object:
+        """Return what stands for the server of a slot, as far as that is known."""
+        return self.pool.slots.get(slot, self.pool) if self.router.is_cluster else self.servers
+
+    async def call(self, slot: int, call: Call, block: Block | None = None) -> Outcome:
+        """Run a script where the slot is: in one exchange as nearly always, or patiently."""
+        node = self.pool.slots.get(slot)
+        if (
+            node is None
+            or block is not None
+            or call.then is not None
+            or monotonic() - node.checked > RECHECK
+            or (pooled := self.pool.take(node)) is None
+        ):
+            return await self._call_patiently(slot, call, Tries(block))
+        if pooled.owed:
+            self.pool.park(node, pooled)
+            return await self._call_patiently(slot, call, Tries(None))
+        try:
+            (answer,) = await self.transport.exchange(pooled, call.packed())
+        except TRANSPORT:
+            self.transport.drop(pooled)
+            self.pool.clear(node)
+            return await self._call_patiently(slot, call, Tries(None, repeated=True))
+        except BaseException:
+            self.transport.drop(pooled)
+            raise
+        self.pool.park(node, pooled)
+        if isinstance(answer, Exception):  # judged when it comes again
+            return await self._call_patiently(slot, call, Tries(None))
+        return Outcome(answer)
+
+    async def _call_patiently(self, slot: int, call: Call, tries: Tries) -> Outcome:
+        """Run a script, again after faults until patience is over."""
+        while True:
+            if tries.is_interrupted:
+                return INTERRUPTED
+            if self.pool.has_ended:
+                raise MailboxClosedError("its backend was closed")
+            fault: Exception | None
+            try:
+                answers = await self._attempt(slot, call, tries)
+            except (RedisError, OSError) as error:
+                fault = error
+            else:
+                if answers is None:
+                    return INTERRUPTED
+                fault = next((a for a in answers if isinstance(a, Exception)), None)
+                if fault is None:
+                    tries.succeed()
+                    return Outcome(
+                        answers[0], answers[-1], tries.repeated, tries.began, bool(tries.refusal)
+                    )
+            judged = verdict(fault)
+            if judged.cure is Cure.MEND and (await self._mend(slot, call, tries)):
+                tries.repeated = True
+                continue
+            pause = tries.note(fault, judged)
+            self._reroute(slot, judged, tries)
+            if pause:
+                await self.transport.pause(pause, tries.interrupt)
+
+    async def pause_unwaited(self, most: float, interrupt: Interrupt | None = None) -> None:
+        """Wait here for a while, because the server does not: it has no memory left for that, or
+        its user may not."""
+        await self.transport.pause(min(most, UNWAITED_SECONDS), interrupt)
+
+    async def post(self, slot: int, call: Call, *, as_text: bool = False) -> bool:
+        """Send a script on its way, if a connection is idle; False if there is none.
+
+        Its answer is read before the connection's next use. With its text if it may not have run
+        before: if the server does not know it, no answer would say so.
+        """
+        node = self.pool.slots.get(slot)
+        pooled = None if node is None else self.pool.take(node)
+        if node is None or pooled is None:
+            return False
+        try:
+            await self.transport.send(pooled, call.packed_again(as_text=as_text, repeated=False))
+        except BaseException as error:
+            self.transport.drop(pooled)
+            if isinstance(error, TRANSPORT):
+                raise MailboxConnectionError(f"it may not have been sent: {error}") from error
+            raise
+        pooled.owed += 1
+        self.pool.park(node, pooled)
+        return True
+
+    async def _attempt(self, slot: int, call: Call, tries: Tries) -> list[Any] | None:
+        """Make the call once; None if it was interrupted."""
+        node = tries.asked or self.pool.slots.get(slot) or (await self.router.find(slot))
+        pooled = await self.dialer.ready(node)
+        try:
+            if monotonic() - node.checked > RECHECK:
+                await self.dialer.check(node, pooled)
+            asked = tries.asked is not None
+            packed = call.packed_again(
+                as_text=tries.as_text, repeated=tries.repeated, one_key=asked
+            )
+            answers: list[Any] | None
+            if tries.block is not None:
+                answers = await self._block(node, pooled, tries.block, packed, tries)
+            else:
+                if asked:
+                    await self.transport.exchange(pooled, ASKING)
+                count = 1
+                if call.then is not None:
+                    packed, count = packed + call.then, 2
+                answers = await self.transport.exchange(pooled, packed, count)
+        except BaseException as error:
+            if isinstance(error, Exception) and verdict(error).unknown:
+                tries.repeated = True
+            self.transport.drop(pooled)
+            raise
+        if answers is not None:
+            self.pool.park(node, pooled)
+        if tries.refusal == "WRONGTYPE":
+            await self._mend(slot, call, tries)
+        return answers
+
+    async def _mend(self, slot: int, call: Call, tries: Tries) -> bool:
+        """Rename keys of the wrong type that another program wrote; False if there are none."""
+        if tries.mended:
+            return False
+        tries.mended = True
+        renamed = (await self.call(slot, mending_of(call.head))).answer
+        if renamed:
+            names = ", ".join(name.decode("ascii", "replace") for name in renamed)
+            logger.warning("keys of another type than ours were in the way; renamed to %s", names)
+        return bool(renamed)
+
+    def _reroute(self, slot: int, judged: Verdict, tries: Tries) -> None:
+        if judged.address is not None:
+            named = self.router.named(slot, judged.address)
+            if judged.cure is Cure.GO:
+                self.pool.slots[slot] = named
+            else:
+                tries.asked = named
+        elif judged.cure is Cure.SEEK:
+            self.pool.forget(slot)
+
+    async def _block(
+        self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, tries: Tries
+    ) -> list[Any] | None:
+        """Wait and run the script, in one write; None if interrupted."""
+        transport = self.transport
+        if pooled.client_id is None:
+            (answer,) = await transport.exchange(pooled, CLIENT_ID)
+            if isinstance(answer, Exception) and code_of(answer) != "NOPERM":
+                raise answer
+            pooled.client_id = answer if isinstance(answer, int) else 0
+        if block.timed:
+            at = monotonic()
+            (clock,) = await transport.exchange(pooled, TIME)
+            if isinstance(clock, Exception):
+                raise clock
+            tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
+        if block.interrupt is not None and block.interrupt.is_set:
+            self.pool.park(node, pooled)
+            return None
+        asking, count = b"", 2
+        if tries.asked is not None:
+            # Said before each command, and answered at once: that must not look like its end.
+            await transport.exchange(pooled, ASKING)
+            asking, count = ASKING, 3
+        await transport.send(pooled, block.command + asking + packed)
+        seconds = block.seconds + GRACE
+        answers = await transport.await_answers(pooled, count, seconds, block.interrupt)
+        if answers is None:
+            answers = await self._unblock(node, pooled, count)
+        if answers is None:
+            transport.drop(pooled)
+            return None
+        waited, answer = answers[0], answers[-1]
+        if not isinstance(waited, Exception):
+            return [answer]
+        tries.refusal = code_of(waited)
+        is_judged = isinstance(answer, Exception) and verdict(answer).cure is not Cure.LOAD
+        return [waited if is_judged else answer]
+
+    async def _unblock(self, node: Node, pooled: PooledConnection, count: int) -> list[Any] | None:
+        """End the wait in progress at the server, so that what it leased meanwhile is not lost."""
+        for _ in range(5 if pooled.client_id else 0):
+            try:
+                await self.dialer.ask(node, pack(b"CLIENT", b"UNBLOCK", pooled.client_id))
+            except (RedisError, OSError):
+                return None  # a server that does not answer this does not answer anything
+            try:
+                return await self.transport.await_answers(pooled, count, 0.2, None)
+            except NoAnswer:
+                continue  # it had not begun to wait yet
+            except (RedisError, OSError):
+                return None
+        return None
+
+
+def script_client(client: Any) -> ScriptClient:
+    """Return what runs scripts through a client: one for all mailboxes that share the client."""
+    known: ScriptClient | None = getattr(client, ATTRIBUTE, None)
+    if known is not None:
+        return known
+    topology = topology_of(client)
+    transport: Transport = AsyncTransport() if topology.awaited else ThreadTransport()
+    made = ScriptClient(topology, transport, Pool(transport))
+    # setdefault, because two threads may come with the same client at once.
+    return client.__dict__.setdefault(ATTRIBUTE, made)  # type: ignore[no-any-return]

@@ -1,0 +1,114 @@
+"""What an error from the server or the connection means for the call that met it."""
+
+import ssl
+from enum import Enum
+from typing import NamedTuple
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+__all__ = ["TRANSPORT", "Cure", "Verdict", "verdict"]
+
+TRANSPORT = (LostConnection, NoAnswer, InvalidResponse, OSError)
+"""Errors after which it is unknown whether the server has executed the command."""
+
+# redis-py cuts the code off the messages of the errors that it has classes for, and which those
+# are depends on its version.
+CODES = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+
+
+class Cure(Enum):
+    """What to do next."""
+
+    LOAD = "send the script's text"
+    GO = "ask the node that was named"
+    ASK = "ask the node that was named, this once"
+    WAIT = "try the same node again later"
+    SEEK = "look for the primary, then try again"
+    MEND = "rename what is not of the right type, then try again"
+    FULL = "tell the sender that there is no room"
+    GIVE_UP = "tell the caller"
+
+
+class Verdict(NamedTuple):
+    """A cure, the address that it needs, and whether the call may have been carried out."""
+
+    cure: Cure
+    address: tuple[str, int] | None = None
+    unknown: bool = False
+
+
+BY_CODE = {
+    "NOSCRIPT": Cure.LOAD,
+    "MOVED": Cure.GO,
+    "ASK": Cure.ASK,
+    "TRYAGAIN": Cure.WAIT,
+    "LOADING": Cure.WAIT,
+    "BUSY": Cure.WAIT,
+    "NOREPLICAS": Cure.WAIT,
+    "READONLY": Cure.SEEK,
+    "CLUSTERDOWN": Cure.SEEK,
+    "MASTERDOWN": Cure.SEEK,
+    "UNBLOCKED": Cure.SEEK,
+    "OOM": Cure.FULL,
+    "WRONGTYPE": Cure.MEND,
+}
+
+
+def verdict(error: Exception) -> Verdict:
+    """Judge an error; pure."""
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return Verdict(Cure.GIVE_UP)
+    code = code_of(error)
+    cure = BY_CODE.get(code)
+    if cure in (Cure.GO, Cure.ASK):
+        return Verdict(cure, _address(str(error)))
+    if cure is not None:
+        return Verdict(cure)
+    if isinstance(error, ResponseError):
+        return Verdict(Cure.GIVE_UP)
+    if isinstance(error, TRANSPORT):
+        if _is_distrust(error):
+            return Verdict(Cure.GIVE_UP)
+        return Verdict(Cure.SEEK, unknown=True)
+    return Verdict(Cure.GIVE_UP, unknown=isinstance(error, RedisError))
+
+
+def code_of(error: Exception) -> str:
+    """Return the code with which the server began its error."""
+    return CODES.get(type(error).__name__) or str(error).partition(" ")[0]
+
+
+def _is_distrust(error: BaseException | None) -> bool:
+    """Whether one side does not trust the other's certificate: trying again changes nothing."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            reason = error.reason or ""
+            return "CERTIFICATE" in reason or "UNKNOWN_CA" in reason
+        # redis-py tells of it in an error of its own.
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _address(text: str) -> tuple[str, int]:
+    # "MOVED 3999 host:port", with or without the first word; an IPv6 host has colons too.
+    host, _, port = text.split()[-1].rpartition(":")
+    return host, int(port)

@@ -1,0 +1,31 @@
+"""Renames keys of the wrong type: another program wrote them, and every script fails on them."""
+
+from .resp import Head
+from .script_call import Call
+from .scripts import script
+
+__all__ = ["mending_of"]
+
+TYPES = {
+    b"pending": b"list",
+    b"invisible": b"zset",
+    b"data": b"hash",
+    b"delayed": b"zset",
+    b"wake": b"zset",
+    b"sent": b"zset",
+    b"unreadable": b"list",
+    b"entry": b"hash",
+    b"bell": b"list",
+    b"expiry": b"zset",
+}
+
+
+def mending_of(head: Head) -> Call:
+    """Return the call that renames what is in the way of a script."""
+    names, types = [], []
+    for key in head.keys:
+        tag, _, rest = key.partition(b"}:")
+        part = rest.partition(b":")[0]
+        names.append(tag + b"}:unreadable:" + part)
+        types.append(TYPES[part])
+    return Call(Head(script("mend"), *head.keys, *names), types)

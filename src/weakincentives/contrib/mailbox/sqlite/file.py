@@ -1,0 +1,370 @@
+"""One SQLite file, shared by all its users in this process: two connections and their locks.
+
+All threads share one connection for writing, under a lock: SQLite lets one writer in at a time
+anyway, and a lock is fairer than its busy handler. A second one serves reads, so that a look does
+not wait for another thread's fsync.
+
+A signal handler can run between any two calls of the main thread, and raise, take a step of its
+own, or fork. So nothing here has to be undone by anybody but the frame that did it: a lock is held
+by a ``with``, a transaction is ended by the ``finally`` around it.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import apsw
+
+from weakincentives.clock import Clock, SystemClock
+from weakincentives.runtime.mailbox.errors import (
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxError,
+    ReentrantStepError,
+)
+from weakincentives.runtime.mailbox.seam.forks import take_locks
+from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
+
+from .clock import Era, FileClock, kernel_boot_id, next_era
+from .connection import (
+    Patience,
+    identity_of,
+    make_strict,
+    make_wake_file,
+    open_connection,
+    shorten_journal,
+    wake_path,
+)
+from .errors import translated
+from .inotify import Signal, best_signal
+from .queries import QUERIES
+from .unreadable import sound_era
+from .wake import Key, Wake
+
+__all__ = ["FULL", "NORMAL", "File", "SignalMaker"]
+
+LOOK_EVERY = 1.0
+"""Seconds after which a step checks that the file is still the one that was opened."""
+
+JOURNAL_EVERY = 0.1
+"""Seconds after which a step checks the length of the journal."""
+
+JOURNAL_IN_USE = 20
+"""The same interval is this many times longer while a reader keeps the journal from emptying."""
+
+NORMAL, FULL = 1, 2
+"""How durable a commit is, as SQLite counts it: the second one ends with an fsync."""
+
+SignalMaker = Callable[[str, Callable[[], int]], Signal]
+
+
+class FileKey:
+    """Stands for a file; an instance of its own class, because threads end with it."""
+
+
+class File:
+    """The connections to a file, until its last user has left."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock | None = None,
+        boot_id: str | None = None,
+        make_signal: SignalMaker = best_signal,
+    ) -> None:
+        self.path = path
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.time = FileClock(self.clock, kernel_boot_id() if boot_id is None else boot_id)
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The `Database` objects that are open on it; the registry keeps the list."""
+        self.key = FileKey()
+        """Stands for this file where others only compare, and must not keep it open."""
+        self.identity: tuple[int, int] | None = None
+        self.gone = False
+        """The file was removed or replaced under us."""
+        self._make_signal = make_signal
+        self._closed = False
+        self._stranded = False
+        self._start()
+
+    def _start(self) -> None:
+        """Set up what must be new in a forked child too."""
+        # Reentrant, so that a signal handler finds out that its thread is inside, and never waits
+        # for the very frame that it interrupts.
+        self.lock: Any = threading.RLock()
+        self.read_lock: Any = threading.RLock()
+        self.writer: apsw.Connection | None = None
+        self.reader: apsw.Connection | None = None
+        self.amid = False
+        """Another step on the writer would spoil the one in progress, though SQLite would allow it.
+
+        Asked only by a step that finds the lock held by its own thread, so a value that an
+        interrupt left behind does no harm.
+        """
+        self._patience = Patience()
+        self._level = self._strictest = 0
+        self._noted_offset_us: int | None = None
+        self._seen_us = 0
+        self._look_at = self._journal_at = 0.0
+        self.wake = Wake(
+            wake_path(self.path), weakref.WeakMethod(self._count), weakref.WeakMethod(self._signal)
+        )
+
+    def open(self) -> None:
+        """Open the connection for writing: a file that cannot be used is refused at once."""
+        with self.lock:
+            self.amid = True
+            if self.writer is None:
+                self._open_writer()
+
+    def close(self) -> None:
+        """Close the connections and wake everybody who waits."""
+        inside = self.lock._is_owned() or self.read_lock._is_owned()
+        self._closed = self._patience.over = True
+        with self.lock:
+            if inside:
+                # This interrupts a step: what that holds is closed as it lets go.
+                self.writer = self.reader = None
+            else:
+                self.close_connections()
+        self.wake.close()
+        STEP_THREADS.release(self.key)
+
+    def __del__(self) -> None:
+        # Nobody can use it any more. Whatever thread collects it may be inside a step of another
+        # file, and another thread may be forking: so this takes no lock and waits for nobody.
+        self.wake.retire()
+        self._spare_journal(self.reader, self.writer)
+
+    def ready(self, level: int) -> apsw.Connection:
+        """Return the writing connection, set to this durability; the caller must hold ``lock``."""
+        writer = self.writer or self._open_writer()
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")  # left behind by an interrupt in an unlikely place
+        now = SystemClock.monotonic()
+        if now >= self._look_at:
+            self._look()
+        if now >= self._journal_at:
+            short = shorten_journal(writer, self.path, self._patience)
+            pause = JOURNAL_EVERY if short else JOURNAL_EVERY * JOURNAL_IN_USE
+            self._journal_at = SystemClock.monotonic() + pause
+        if level != self._level:
+            self._set_level(writer, level)
+        return writer
+
+    def ready_to_read(self) -> apsw.Connection:
+        """Return the connection for reading; the caller must hold ``read_lock``."""
+        reader = self.reader or self._open_reader()
+        if SystemClock.monotonic() >= self._look_at:
+            self._look()
+        return reader
+
+    def check_reentry(self) -> None:
+        """Refuse a step if this thread, which holds the lock, is in the middle of another one."""
+        writer = self.writer
+        if (
+            self.amid
+            or self._patience.waiting
+            or (writer is not None and (writer.in_transaction or _writes(writer)))
+        ):
+            raise ReentrantStepError(
+                f"{self.path}: a signal handler or destructor has interrupted a step of its own "
+                "thread on this file, and nothing was done; set a flag there, and act on it later"
+            )
+
+    def undo(self, writer: apsw.Connection) -> None:
+        """Roll back the transaction in progress."""
+        self._noted_offset_us, self._seen_us = None, 0
+        writer.execute("ROLLBACK")
+
+    def note_wall_clock(self, writer: apsw.Connection) -> None:
+        """Write down how the clocks stand, if it is news; delays outlive a reboot by it."""
+        now = self.time.now_us()
+        if now - self._seen_us > 1_000_000:
+            writer.execute(QUERIES["note_time"], (now,))
+            self._seen_us = now
+        offset, noted = self.time.wall_offset_us(), self._noted_offset_us
+        if noted is None or abs(offset - noted) > 1_000_000:
+            writer.execute(QUERIES["note_wall_offset"], (offset,))
+            self._noted_offset_us = offset
+
+    def close_connections(self) -> None:
+        """Close the connections; the next step opens them again unless the file is closed."""
+        with self.lock, self.read_lock:
+            reader, self.reader = self.reader, None
+            writer, self.writer = self.writer, None
+            self._spare_journal(reader, writer)
+            for connection in (reader, writer):
+                if connection is not None:
+                    connection.close()
+
+    def _spare_journal(self, *connections: apsw.Connection | None) -> None:
+        """Let closing leave the journal of a file that is gone alone: it may be another's now."""
+        if self._is_gone():
+            for connection in connections:
+                if connection is not None:
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+    def check_open(self) -> None:
+        """Raise if no step can be taken here."""
+        if self._closed:
+            raise MailboxClosedError(f"{self.path} was closed")
+        if self.gone:
+            raise MailboxConnectionError(
+                f"{self.path} was removed or replaced while it was in use, and this step was not "
+                "taken; open the mailbox anew, or restart this process"
+            )
+        if self._stranded:
+            raise MailboxConnectionError(
+                f"{self.path} cannot be used here: this process was forked in the middle of a step "
+                "on it; start it with 'spawn'"
+            )
+
+    def before_fork(self, taken: list[Any]) -> None:
+        """Close the connections, so that no child inherits what it must neither use nor close.
+
+        The locks that it takes are added to ``taken``.
+        """
+        # The fork may be a signal handler's, inside a step: that step goes on in the parent.
+        self._stranded = self.lock._is_owned() or self.read_lock._is_owned()
+        take_locks(taken, self.lock, self.read_lock)
+        if not self._stranded:
+            self.close_connections()
+        # Last, for a signal handler inside a step may want it, and whoever has it wants no other.
+        self.wake.before_fork(taken)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; the next step opens the connections again."""
+        self._stranded = False
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew with locks that nobody holds and no thread."""
+        self.wake.abandon()
+        inherited = [one for one in (self.writer, self.reader) if one is not None]
+        patience = self._patience
+        self._start()
+        if self._stranded:
+            # The interrupted step may go on here too, beside its parent: it must not get far. What
+            # it could be inside of is a statement that asks for the time, or for patience.
+            patience.stranded = self.time.stranded = True
+            for connection in inherited:
+                connection.exec_trace = self._refuse
+            self._inherited = inherited  # closing them here would disturb the parent
+
+    def _refuse(self, *_: object) -> bool:
+        self.check_open()
+        return True
+
+    def _set_level(self, writer: apsw.Connection, level: int) -> None:
+        self._level = 0  # unknown, should this be interrupted
+        if level > self._strictest:
+            make_strict(writer, level == FULL)
+            self._strictest = level
+        writer.execute(f"PRAGMA synchronous = {level}")
+        self._level = level
+
+    def _look(self) -> None:
+        """Make sure that the file is still there."""
+        self._look_at = 0.0
+        if self._is_gone():
+            self.gone = True
+            self.check_open()
+        self._look_at = SystemClock.monotonic() + LOOK_EVERY
+
+    def _is_gone(self) -> bool:
+        try:
+            return self.gone or identity_of(self.path) != self.identity
+        except OSError:
+            return False  # nobody can tell
+
+    def _open_writer(self) -> apsw.Connection:
+        self.check_open()
+        connection = self._connect(self._patience)
+        try:
+            self._begin_era(connection)
+        except apsw.Error as error:
+            connection.close()
+            raise translated(error, self.path) from error
+        self.identity = identity_of(self.path)
+        self._level = self._strictest = 0
+        self._look_at = SystemClock.monotonic() + LOOK_EVERY
+        self.writer = connection
+        return connection
+
+    def _open_reader(self) -> apsw.Connection:
+        self.check_open()
+        reader = self._connect(Patience())
+        if self.identity is not None:
+            self._look()
+        self.reader = reader
+        return reader
+
+    def _connect(self, patience: Patience) -> apsw.Connection:
+        try:
+            connection = open_connection(self.path, patience)
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
+        make_wake_file(self.path)
+        now_us: Callable[..., Any] = self.time.now_us
+        connection.create_scalar_function("now_us", now_us, 0, deterministic=True)
+        return connection
+
+    def _begin_era(self, connection: apsw.Connection) -> None:
+        """Set the file's clock going; after a reboot, end the leases of the boot before."""
+        execute = connection.execute
+        offset = self.time.wall_offset_us()
+        former = self._era(connection)
+        steady = self.time.steady_us()
+        era = next_era(former, self.time.boot, offset, steady)
+        if era != former:
+            execute("BEGIN IMMEDIATE")
+            former = self._era(connection)
+            era = next_era(former, self.time.boot, offset, steady)
+            self.time.shift_us = era.shift_us
+            execute(QUERIES["set_era"], era)
+            if former is not None and former.boot != era.boot:
+                execute(QUERIES["end_all_leases"])
+            execute("COMMIT")
+        self.time.shift_us = era.shift_us
+        self._noted_offset_us = era.wall_offset_us
+
+    @staticmethod
+    def _era(connection: apsw.Connection) -> Era | None:
+        try:
+            rows: list[Any] = connection.execute(QUERIES["era"]).fetchall()
+        except UnicodeDecodeError:
+            return None
+        return Era(*rows[0]) if rows and sound_era(rows[0]) else None
+
+    def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
+        """Run one query; it sees what is committed."""
+        with self.read_lock:
+            try:
+                return self.ready_to_read().execute(sql, arguments).fetchall()
+            except apsw.Error as error:
+                raise translated(error, self.path) from error
+
+    def _count(self, keys: Iterable[Key]) -> list[tuple[Key, int]]:
+        """Look up what has come for those who wait."""
+        found = []
+        for key in keys:
+            rows = self.read(key[0], (key[1],))
+            if rows and rows[0][0]:
+                found.append((key, rows[0][0]))
+        return found
+
+    def _signal(self) -> Signal:
+        return self._make_signal(wake_path(self.path), self._data_version)
+
+    def _data_version(self) -> int:
+        try:
+            return int(self.read("PRAGMA data_version")[0][0])
+        except MailboxError:
+            return -1
+
+
+def _writes(connection: apsw.Connection) -> bool:
+    """Whether a single statement is being run that will commit by itself."""
+    return connection.txn_state("main") == apsw.SQLITE_TXN_WRITE

@@ -1,0 +1,117 @@
+"""Rows that hold what we never write: another program may have written anything to the file.
+
+Such a message is delivered like any other, with its bytes as they are: nobody can read it, so that
+loops dead-letter it, and what stands behind it is not held up.
+"""
+
+from typing import Any
+
+import apsw
+
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
+from weakincentives.runtime.mailbox.seam.store import Leased, Seen
+
+from .queries import FAR_US, QUERIES
+
+__all__ = ["SOUND", "as_text", "mend_texts", "mended", "mended_sight", "odd_reply", "sound_era"]
+
+SOUND = (int, int, str, bytes, int, int, float, float, int)
+"""The types of a leased row as we write it."""
+
+LATEST = 253_402_300_799.0
+"""The last second of the year 9999, beyond which there is no date."""
+LATEST_US = int(LATEST) * 1_000_000
+
+TABLES = ("era", "queue", "waiting", "held", "hole", "known", "reply")
+"""Ours: whatever else there is in the file is left alone."""
+
+STATES = {ReplyState.PENDING, ReplyState.RESOLVED, ReplyState.CANCELLED}
+
+
+def mended(row: tuple[Any, ...]) -> Leased:
+    """Return a leased row with every field of the type that it should have."""
+    seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs = row
+    return Leased(
+        as_text(id),
+        f"{seq}.{token}",
+        _bytes(payload),
+        _count(deliveries),
+        _count(nacks),
+        _time(enqueued_at),
+        _time(first_received_at),
+        _count(put_offs),
+    )
+
+
+def mended_sight(row: tuple[Any, ...]) -> Seen:
+    """Do the same for a row that was looked at."""
+    id, payload, deliveries, nacks, enqueued_at = row
+    return Seen(as_text(id), _bytes(payload), _count(deliveries), _count(nacks), _time(enqueued_at))
+
+
+def odd_reply(
+    state: Any, payload: Any, created: Any, expires: Any, resolved: Any, owner: Any, now: int
+) -> str:
+    """Return what is odd about a reply, in words; '' if nothing is."""
+    if state not in STATES:
+        return "an unknown state"
+    if state == ReplyState.RESOLVED and type(payload) is not bytes:
+        return "a value that is no bytes"
+    times = (created, expires, created if resolved is None else resolved)
+    if any(type(time) is not int or not 0 <= time <= now + FAR_US for time in times):
+        return "an impossible time"
+    return "" if owner is None or type(owner) is str else "an owner that is no text"
+
+
+def sound_era(era: tuple[Any, ...]) -> bool:
+    """Return whether a row of the table ``era`` has values that we could have written."""
+    boot, *times = era
+    return type(boot) is str and all(type(one) is int and abs(one) < LATEST_US for one in times)
+
+
+def mend_texts(connection: apsw.Connection) -> int:
+    """Make bytes of every text that is not UTF-8; return how many there were.
+
+    SQLite keeps any bytes as text, and one such row would fail every query that comes across it.
+    """
+    mended = 0
+    for table in TABLES:
+        for _, column, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
+            mended += _mend_column(connection, table, str(column))
+    return mended
+
+
+def _mend_column(connection: apsw.Connection, table: str, column: str) -> int:
+    # The names are those of our schema, so nothing is injected here.
+    find, mend = (
+        QUERIES[name].replace("{table}", table).replace("{column}", column)
+        for name in ("texts", "make_bytes")
+    )
+    odd = [(text,) for (text,) in connection.execute(find) if not _is_utf8(text)]
+    connection.executemany(mend, odd)
+    return len(odd)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bytes(value: Any) -> bytes:
+    return value if type(value) is bytes else str(value).encode("utf-8", "surrogateescape")
+
+
+def as_text(value: Any) -> str:
+    """Return what should be text as text."""
+    return value.decode("utf-8", "backslashreplace") if type(value) is bytes else str(value)
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _time(value: Any) -> float:
+    return value if type(value) is float and 0 <= value <= LATEST else 0.0

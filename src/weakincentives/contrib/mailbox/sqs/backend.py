@@ -1,0 +1,139 @@
+"""The backend of ``sqs://region``: queues on SQS and, if a table is named, replies on DynamoDB."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import SplitResult
+
+from weakincentives.contrib.mailbox.urls import max_bytes_of, options_of, redacted
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    MailboxResolutionError,
+    UnsupportedOperationError,
+)
+from weakincentives.runtime.mailbox.seam.backend import BaseBackend
+from weakincentives.runtime.mailbox.seam.options import QueueOptions
+from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
+
+from .connection import open_clients
+from .errors import Place, translated
+from .mailbox import SQSMailbox
+from .queue_names import check_queue_name, find_queue
+from .replies import DynamoDBReplyStore
+
+__all__ = ["SQSBackend", "open_backend"]
+
+OPTIONS = {"create", "endpoint", "max_bytes", "prefix", "replies"}
+BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+REGION = re.compile(r"[a-z0-9-]{1,63}")
+
+
+class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | None]):
+    """Queues of one account and region; names have ``prefix`` put before them.
+
+    A queue must exist, unless the URL says ``create=true``. ``max_size`` and ``default_ttl`` are
+    refused: SQS bounds no queue, and keeps messages for the retention period of the queue.
+    """
+
+    def __init__(
+        self,
+        sqs: Any,
+        replies: DynamoDBReplyStore[Any] | None = None,
+        *,
+        prefix: str = "",
+        create: bool = False,
+        max_bytes: int | None = None,
+        owned: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(f"sqs://{sqs.meta.region_name}", replies, max_bytes)
+        self._sqs = sqs
+        self._prefix = prefix
+        self._create = create
+        self._owned = owned
+
+    def queues(self) -> list[str]:
+        """List the queues whose names begin with the prefix, and strip it from the names."""
+        with translated(Place("account", "queues", self._sqs.meta.region_name)):
+            pages = self._sqs.get_paginator("list_queues").paginate(
+                **({"QueueNamePrefix": self._prefix} if self._prefix else {})
+            )
+            urls = [url for page in pages for url in page.get("QueueUrls", [])]
+        return sorted(url.rpartition("/")[2].removeprefix(self._prefix) for url in urls)
+
+    def reply_store(self) -> DynamoDBReplyStore[Any]:
+        """Return the store in which callers of `send_expecting_reply` wait."""
+        if self._replies is None:
+            raise UnsupportedOperationError(
+                "sqs:// has no reply store without a DynamoDB table: add ?replies=TABLE"
+            )
+        return self._replies
+
+    def _open(self, name: str, options: QueueOptions) -> SQSMailbox[Any, Any]:
+        if options.max_size is not None:
+            raise UnsupportedOperationError("max_size: SQS bounds no queue")
+        if options.default_ttl is not None:
+            raise UnsupportedOperationError(
+                "default_ttl: set MessageRetentionPeriod on the queue instead"
+            )
+        return SQSMailbox(
+            self._url(name),
+            self._sqs,
+            body_type=options.body_type,
+            reply_type=options.reply_type,
+            reply_resolver=options.reply_resolver,
+            reply_store=options.reply_store,
+            max_bytes=options.max_bytes,
+            name=name,
+        )
+
+    def _disconnect(self) -> None:
+        for client in self._owned:  # polls in flight end by themselves
+            client.close()
+            STEP_THREADS.release(client)
+
+    def _url(self, name: str) -> str:
+        try:
+            return find_queue(self._sqs, name, self._prefix)
+        except MailboxResolutionError:
+            if not self._create:
+                raise
+        queue = check_queue_name(name, self._prefix)
+        attributes = {"FifoQueue": "true"} if queue.endswith(".fifo") else {}
+        with translated(Place("queue", queue, self._sqs.meta.region_name)):
+            made = self._sqs.create_queue(QueueName=queue, Attributes=attributes)
+        return made["QueueUrl"]  # type: ignore[no-any-return]
+
+
+def open_backend(url: str, parts: SplitResult) -> SQSBackend:
+    """Open ``sqs://region[?endpoint=URL&prefix=TEXT&replies=TABLE&create=true&max_bytes=N]``."""
+    if "@" in parts.netloc or parts.path.strip("/") or parts.fragment:
+        raise InvalidParameterError(
+            f"{redacted(url)!r}: sqs:// takes a region and options, no path and no credentials; "
+            f"AWS's own configuration has those"
+        )
+    options = options_of(url, parts.query, OPTIONS)
+    max_bytes = max_bytes_of(options)
+    create = BOOLEANS.get(options.get("create", "false").lower())
+    if create is None:
+        raise InvalidParameterError(f"{redacted(url)!r}: create must be true or false")
+    region = parts.netloc.lower() or None
+    if region is not None and not REGION.fullmatch(region):
+        raise InvalidParameterError(
+            f"{redacted(url)!r}: write sqs://region, such as sqs://eu-west-1"
+        )
+    endpoint = options.get("endpoint")
+    services = ["sqs", "dynamodb"] if "replies" in options else ["sqs"]
+    try:
+        clients = open_clients(services, region, endpoint)
+    except ValueError as error:
+        raise InvalidParameterError(
+            f"{redacted(url)!r}: endpoint must be the URL of a server"
+        ) from error
+    return SQSBackend(
+        clients[0],
+        DynamoDBReplyStore(options["replies"], clients[1]) if "replies" in options else None,
+        prefix=options.get("prefix", ""),
+        create=create,
+        max_bytes=max_bytes,
+        owned=clients,
+    )

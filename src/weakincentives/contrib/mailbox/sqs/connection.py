@@ -1,0 +1,29 @@
+"""Clients of AWS whose settings suit long polls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from .errors import Place, translated
+
+__all__ = ["open_clients"]
+
+# Above the twenty seconds of a long poll, and a connection for each poll and a few.
+CLIENT = Config(
+    retries={"mode": "adaptive", "max_attempts": 6},
+    connect_timeout=5,
+    read_timeout=30,
+    max_pool_connections=50,
+)
+
+
+def open_clients(services: Sequence[str], region: str | None, endpoint: str | None) -> list[Any]:
+    """Return a client for each service; raise ValueError if the endpoint is not a URL."""
+    session = boto3.Session()
+    with translated(Place("account", "default", region)):
+        return [
+            session.client(service, region_name=region, endpoint_url=endpoint, config=CLIENT)
+            for service in services
+        ]

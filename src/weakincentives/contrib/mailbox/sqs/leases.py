@@ -1,0 +1,67 @@
+"""Which leases this process holds, and until when: SQS Standard itself forgets to ask."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["LONGEST_LEASE", "HeldLease", "HeldLeases"]
+
+LONGEST_LEASE = 12 * 3600
+"""SQS ends a lease this many seconds after the receive, however often it was extended."""
+
+UNSURE = 5.0
+"""By so much SQS may believe that a lease began before we know of it."""
+
+SWEEP_EVERY = 60.0
+
+
+class HeldLease(NamedTuple):
+    """One lease, on the clock that does not jump."""
+
+    since: float
+    until: float
+
+    def longest(self, now: float) -> int:
+        """Return by how many whole seconds from now the lease may last."""
+        return int(self.since + LONGEST_LEASE - UNSURE - now)
+
+
+class HeldLeases:
+    """Handles of this process whose time is not over; any other handle is worth nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leases: dict[str, HeldLease] = {}
+        self._next_sweep = 0.0
+
+    def hold(self, handles: Iterable[str], since: float, until: float) -> None:
+        """Remember new leases, and forget some that ended unsettled."""
+        with self._lock:
+            if since >= self._next_sweep:
+                self._leases = {h: held for h, held in self._leases.items() if held.until > since}
+                self._next_sweep = since + SWEEP_EVERY
+            self._leases.update(dict.fromkeys(handles, HeldLease(since, until)))
+
+    def of(self, handles: Sequence[str], now: float) -> list[HeldLease | None]:
+        """Return the leases that still run, in the order of the handles."""
+        with self._lock:
+            found = [self._leases.get(handle) for handle in handles]
+        return [held if held is not None and now < held.until else None for held in found]
+
+    def prolong(self, handle: str, until: float) -> None:
+        """Let a lease end at another time."""
+        with self._lock:
+            held = self._leases.get(handle)
+            if held is not None:
+                self._leases[handle] = held._replace(until=until)
+
+    def drop(self, handles: Iterable[str]) -> None:
+        """Forget leases."""
+        with self._lock:
+            for handle in handles:
+                self._leases.pop(handle, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._leases.clear()

@@ -1,0 +1,118 @@
+"""Mailboxes on SQS."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from weakincentives.clock import Clock
+from weakincentives.dispatch import Dispatcher
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    MailboxResolver,
+    MailboxStats,
+    ReplyStore,
+)
+from weakincentives.runtime.mailbox.mailbox import MailboxOptions, StoreMailbox
+from weakincentives.runtime.mailbox.seam.store import QueueStats
+from weakincentives.serde import Codec
+
+from .codec import SQSSealer, check_group
+from .queue_names import find_queue
+from .store import DEAD_LETTER_ROOM, LARGEST, SQSStore
+
+__all__ = ["SQSMailbox", "SQSMailboxFactory", "SQSStats"]
+
+T = TypeVar("T")
+R = TypeVar("R", default=None)
+
+ONE_GROUP = "wink"
+
+
+@dataclass(frozen=True, slots=True)
+class SQSStats(MailboxStats):
+    """How full a queue on SQS is, about, and where SQS itself puts what fails too often."""
+
+    redrive_policy: dict[str, Any] | None = None
+    """The queue's own dead-letter policy, as SQS has it; None if it has none."""
+
+
+class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
+    """A `Mailbox` on an SQS queue that exists, Standard or FIFO as its URL says.
+
+    On a FIFO queue ``message_group_id`` is the group of all messages, or a function from a body to
+    its group. By default the whole queue is one group, in strict order, one batch at a time.
+    ``max_bytes`` bounds a message: unless said otherwise, a little below SQS's own 1 MiB, so that
+    what can be sent can be dead-lettered, with the evidence, into a queue on SQS.
+    ``docs/aws.md`` says what SQS does not promise.
+    """
+
+    def __init__(
+        self,
+        queue_url: str,
+        client: Any,
+        *,
+        body_type: Any = None,
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        reply_store: ReplyStore[Any] | None = None,
+        message_group_id: str | Callable[[Any], str] | None = None,
+        max_bytes: int | None = None,
+        name: str | None = None,
+        dispatcher: Dispatcher | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        by_body = message_group_id if callable(message_group_id) else None
+        value = ONE_GROUP if message_group_id is None else message_group_id
+        group = None if by_body else check_group(value)
+        store = SQSStore(
+            queue_url,
+            client,
+            name=name,
+            group=group,
+            ordered=by_body is None,
+            max_bytes=LARGEST - DEAD_LETTER_ROOM if max_bytes is None else max_bytes,
+            clock=clock,
+        )
+        if message_group_id is not None and not store.fifo:
+            raise InvalidParameterError(
+                f"message_group_id is for FIFO queues; {store.name!r} is a Standard queue"
+            )
+
+        def sealer_for(declared: Any) -> SQSSealer:
+            return SQSSealer(Codec(declared), store.limits.max_bytes, by_body)
+
+        options = MailboxOptions(body_type, reply_type, reply_resolver, reply_store, dispatcher)
+        super().__init__(store, sealer_for, options)
+        self._queue = store
+
+    def stats(self) -> SQSStats:
+        """Count the messages by state, as SQS counts; the redrive policy comes along."""
+        return self._stats(self._run("stats", self.store.stats))
+
+    async def stats_async(self) -> SQSStats:
+        """Do what `stats` does."""
+        return self._stats(await self._run_async(self.store.stats))
+
+    def _stats(self, counts: QueueStats) -> SQSStats:
+        return SQSStats(*counts, self._queue.redrive_policy)
+
+
+class SQSMailboxFactory:
+    """Makes mailboxes of queues by their names; ``prefix`` is put before each name.
+
+    Whoever sends a message chooses its ``reply_to``: give a resolver that uses this factory an
+    ``allow`` list.
+    """
+
+    def __init__(self, client: Any, *, prefix: str = "") -> None:
+        self._client = client
+        self._prefix = prefix
+        self._urls: dict[str, str] = {}
+
+    def create(self, identifier: str) -> SQSMailbox[Any, None]:
+        """Return a mailbox of the queue of this name, which must exist."""
+        if identifier not in self._urls:
+            self._urls[identifier] = find_queue(self._client, identifier, self._prefix)
+        return SQSMailbox(self._urls[identifier], self._client, name=identifier)

@@ -1,0 +1,108 @@
+"""The loop that handles dead letters."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from weakincentives.runtime.mailbox import Mailbox
+from weakincentives.runtime.worker.backoff import Backoff
+from weakincentives.runtime.worker.built_on_worker import BuiltOnWorker
+from weakincentives.runtime.worker.type_arguments import arguments_of, bind
+from weakincentives.runtime.worker.validation import check_made_of, is_async
+from weakincentives.runtime.worker.worker import Handler, Worker, WorkerConfig
+
+from .letter import DeadLetter, log_processing
+
+__all__ = ["DLQConsumer"]
+
+T = TypeVar("T", default=Any)
+
+ONE_HOUR = 3600.0
+
+
+def _logged(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a handler that logs each letter before it calls ``handler``."""
+    action = getattr(handler, "__name__", type(handler).__name__)
+    if is_async(handler):
+
+        @wraps(handler, updated=())
+        async def handle_async(letter: Any, *job: Any, **named: Any) -> Any:
+            _log_processing(letter, action)
+            return await handler(letter, *job, **named)
+
+        return handle_async
+
+    @wraps(handler, updated=())
+    def handle(letter: Any, *job: Any, **named: Any) -> Any:
+        _log_processing(letter, action)
+        return handler(letter, *job, **named)
+
+    return handle
+
+
+def _log_processing(letter: object, action: str) -> None:
+    if isinstance(letter, DeadLetter):  # an in-memory mailbox does not check types
+        log_processing(letter, action)
+
+
+class DLQConsumer(BuiltOnWorker, Generic[T]):
+    """A loop that calls ``handler`` with each dead letter; a failed letter is retried hourly.
+
+    A letter whose handler fails is never dead-lettered again.
+    """
+
+    def __init__(
+        self,
+        *,
+        mailbox: Mailbox[DeadLetter[T], None],
+        handler: Handler[DeadLetter[T], object],
+        visibility_timeout: float = 300,
+        config: WorkerConfig | None = None,
+    ) -> None:
+        self.dead_letters = mailbox
+        self._visibility_timeout = visibility_timeout
+        hourly = Backoff(base=ONE_HOUR, cap=ONE_HOUR, jitter=False)
+        config = replace(
+            config or WorkerConfig(),
+            backoff=hourly,
+            failure_log="DLQ handler failed",
+            failure_level=logging.ERROR,
+        )
+        check_made_of(mailbox, handler, None, config, None)
+        self._worker: Worker[DeadLetter[T], Any] = Worker(mailbox, _logged(handler), config=config)
+
+    def _bind(self) -> None:
+        (body_type,) = arguments_of(self, DLQConsumer)
+        bind(self.dead_letters, DeadLetter[body_type], None)  # type: ignore[valid-type]
+
+    def run(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float = 20,
+    ) -> None:
+        """Handle dead letters until `shutdown`."""
+        super().run(
+            max_iterations=max_iterations,
+            visibility_timeout=visibility_timeout or self._visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+        )
+
+    async def run_async(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float | None = None,
+        wait_time_seconds: float = 20,
+    ) -> None:
+        """Do what `run` does, in the event loop of the caller; for async handlers."""
+        await super().run_async(
+            max_iterations=max_iterations,
+            visibility_timeout=visibility_timeout or self._visibility_timeout,
+            wait_time_seconds=wait_time_seconds,
+        )

@@ -1,0 +1,1 @@
+"""Runs several loops together: threads, signals, health probes and the watchdog."""

@@ -1,0 +1,1 @@
+"""Extends the leases of messages while they are handled."""

@@ -1,0 +1,1 @@
+"""Mailboxes that live in this process."""

@@ -1,0 +1,228 @@
+"""Reply tables and reply stores in the memory of this process."""
+
+import threading
+from collections import OrderedDict
+from typing import Any, ClassVar, Generic, TypeVar
+
+from weakincentives.clock import Clock, SystemClock
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.forks import begin_anew_in_children, usable_lock
+from weakincentives.runtime.mailbox.seam.reply_table import (
+    LINGER,
+    ReplyListener,
+    ReplyRow,
+    ReplyState,
+)
+from weakincentives.runtime.mailbox.seam.waiting import Bell, Ear
+
+__all__ = ["InMemoryReplyStore", "InMemoryReplyTable"]
+
+T = TypeVar("T")
+
+MOST_SWEPT = 100
+"""How many expired replies one creation removes at most."""
+
+
+class ReplyRecord:
+    """A reply, with times by the monotonic clock."""
+
+    __slots__ = ("created", "expires", "owner", "payload", "resolved", "state")
+
+    def __init__(self, now: float, ttl: float, owner: str | None) -> None:
+        self.state = ReplyState.PENDING
+        self.payload: Any = None
+        self.created = now
+        self.expires = now + ttl
+        self.resolved: float | None = None
+        self.owner = owner
+
+
+class InMemoryReplyTable:
+    """Keeps replies in a dict, with a bell for each reply that a caller waits for."""
+
+    steps: ClassVar[Steps] = "inline"
+    keeps_objects: ClassVar[bool] = True
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        # Reentrant, because a signal handler may use the table while its own thread does.
+        self._lock: Any = threading.RLock()
+        # Ordered, because each creation checks the next few entries and drops expired ones.
+        self._entries: OrderedDict[str, ReplyRecord] = OrderedDict()
+        self._bells: dict[str, tuple[Bell, int]] = {}
+        begin_anew_in_children(self)
+
+    def _begin_anew(self) -> None:
+        """Keep the replies in a forked child, with new locks."""
+        self._lock = usable_lock(self._lock)
+        for bell, _ in self._bells.values():
+            bell.begin_anew()
+
+    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+        """Add a pending reply; False if the id is taken."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._sweep(now)
+            if id in self._entries:
+                return False
+            self._entries[id] = ReplyRecord(now, ttl, owner)
+            return True
+
+    async def resolve(self, id: str, payload: Any, owner: str | None = None) -> bool:
+        """Store the value if the reply is pending and has no other owner."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._pending(id, now)
+            if entry is None or (owner and entry.owner and owner != entry.owner):
+                return False
+            expires, resolved = max(entry.expires, now + LINGER), ReplyState.RESOLVED
+            entry.payload, entry.resolved, entry.expires = payload, now, expires
+            entry.state = resolved
+        self._ring(id)
+        return True
+
+    async def cancel(self, id: str) -> bool:
+        """Cancel the reply if it is pending."""
+        with self._lock:
+            entry = self._pending(id, self._clock.monotonic())
+            if entry is None:
+                return False
+            entry.state = ReplyState.CANCELLED
+        self._ring(id)
+        return True
+
+    async def get(self, id: str) -> ReplyRow | None:
+        """Return a reply as it is, or None."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._entries.get(id)
+            return None if entry is None else self._row(id, entry, now)
+
+    async def consume(self, id: str) -> ReplyRow | None:
+        """Return and remove a resolved reply; only one caller gets it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is None:
+                return None
+            row = self._row(id, entry, now)
+            if row.state != ReplyState.RESOLVED:
+                return None
+            del self._entries[id]
+        self._ring(id)
+        return row
+
+    async def delete(self, id: str) -> bool:
+        """Remove the reply; False if there was none."""
+        with self._lock:
+            gone = self._entries.pop(id, None) is not None
+        self._ring(id)
+        return gone
+
+    forget = delete
+
+    async def scan_expired(self, limit: int) -> list[str]:
+        """Return the ids of expired replies."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return [id for id, entry in self._entries.items() if now >= entry.expires][:limit]
+
+    async def cleanup_expired(self, limit: int) -> int:
+        """Remove expired replies and return how many."""
+        return sum([await self.delete(id) for id in await self.scan_expired(limit)])
+
+    def listen(self, id: str, *, in_loop: bool = False) -> ReplyListener:
+        """Return a new listener."""
+        with self._lock:
+            bell, listeners = self._bells.get(id, (Bell(), 0))
+            self._bells[id] = (bell, listeners + 1)
+        return InMemoryReplyListener(self, id, Ear(bell), in_loop=in_loop)
+
+    def unlisten(self, id: str) -> None:
+        """Forget the bell of a reply when the last listener is gone."""
+        with self._lock:
+            bell, listeners = self._bells.pop(id)
+            if listeners > 1:
+                self._bells[id] = (bell, listeners - 1)
+
+    def look_again(self) -> None:
+        """Wake every waiter to look again, because a fake clock has moved."""
+        with self._lock:
+            bells = list(self._bells.values())
+        for bell, _ in bells:
+            bell.ring_all()
+
+    def remaining(self, id: str) -> float:
+        """Return the number of seconds until a reply expires."""
+        entry = self._entries.get(id)
+        return 0.0 if entry is None else entry.expires - self._clock.monotonic()
+
+    def _sweep(self, now: float) -> None:
+        """Drop replies that expired a minute ago, until two are found that have not.
+
+        No listener needs a ring for that: it looks again by itself when its reply expires.
+        """
+        alive = 0
+        for _ in range(min(MOST_SWEPT, len(self._entries))):
+            id, entry = next(iter(self._entries.items()))
+            if now >= entry.expires + LINGER:
+                del self._entries[id]
+                continue
+            self._entries.move_to_end(id)
+            alive += 1
+            if alive == 2:
+                break
+
+    def _ring(self, id: str) -> None:
+        bell = self._bells.get(id)
+        if bell is not None:
+            bell[0].ring_all()
+
+    def _pending(self, id: str, now: float) -> ReplyRecord | None:
+        entry = self._entries.get(id)
+        if entry is None or entry.state != ReplyState.PENDING or now >= entry.expires:
+            return None
+        return entry
+
+    def _row(self, id: str, entry: ReplyRecord, now: float) -> ReplyRow:
+        wall = self._clock.time() - now
+        return ReplyRow(
+            id,
+            ReplyState.EXPIRED if now >= entry.expires else entry.state,
+            entry.payload,
+            wall + entry.created,
+            wall + entry.expires,
+            None if entry.resolved is None else wall + entry.resolved,
+            entry.owner,
+        )
+
+
+class InMemoryReplyListener:
+    """Waits at the bell of one reply."""
+
+    def __init__(self, table: InMemoryReplyTable, id: str, ear: Ear, *, in_loop: bool) -> None:
+        self._table = table
+        self._id = id
+        self._ear = ear
+        self._in_loop = in_loop
+
+    async def get(self, wait: float) -> ReplyRow | None:
+        """Wait for the bell, then look."""
+        row = await self._table.get(self._id)
+        if row is not None and row.state == ReplyState.PENDING:
+            left = self._table.remaining(self._id)
+            await self._ear.hear(min(wait, left), in_loop=self._in_loop)
+            row = await self._table.get(self._id)
+        return row
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._table.unlisten(self._id)
+
+
+class InMemoryReplyStore(StoredReplies[T], Generic[T]):
+    """A `ReplyStore` for one process; values are kept as they are."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__(InMemoryReplyTable(clock))

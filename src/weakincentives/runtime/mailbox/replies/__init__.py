@@ -1,0 +1,1 @@
+"""Replies: the caller's handle, the worker's channel, and the stores they wait in."""

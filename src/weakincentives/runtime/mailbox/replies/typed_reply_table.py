@@ -1,0 +1,59 @@
+"""A reply table with the type of its values, which all parts of a reply share."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from weakincentives.runtime.mailbox.class_check import class_check
+from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer, ObjectSealer, Sealer
+from weakincentives.runtime.mailbox.errors import UnsupportedOperationError
+from weakincentives.runtime.mailbox.limits import Limits
+from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyTable
+from weakincentives.runtime.mailbox.seam.step_threads import hop
+from weakincentives.serde import Codec
+
+__all__ = ["DEFAULT_LIMITS", "TypedReplyTable"]
+
+V = TypeVar("V")
+
+DEFAULT_LIMITS = Limits()
+
+
+class TypedReplyTable:
+    """A reply table, and the type of its values: it turns values into payloads and back."""
+
+    def __init__(
+        self,
+        table: ReplyTable,
+        declared: Any = Any,
+        max_bytes: int = DEFAULT_LIMITS.max_bytes,
+    ) -> None:
+        self.table = table
+        self.declared = declared
+        self._check = class_check(declared, "reply_type")
+        known = Any if declared in (None, type(None)) else declared
+        self.sealer: Sealer = (
+            ObjectSealer() if table.keeps_objects else JsonSealer(Codec(known), max_bytes)
+        )
+
+    def run(self, method: str, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """Run a coroutine over the table in this thread."""
+        if self.table.steps == "awaited":
+            raise UnsupportedOperationError(
+                f"this reply store has an asyncio client: await {method}_async() instead"
+            )
+        return run(make)
+
+    async def run_async(self, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        """Await a coroutine over the table, in another thread if its steps would block."""
+        return await (hop(make, self.table) if self.table.steps == "blocking" else make())
+
+    def sealed(self, value: Any) -> Any:
+        """Return a value as the table keeps it; raise if it does not fit the declared type."""
+        if self._check is not None:
+            self._check.require(value)
+        return self.sealer.seal(Envelope(value))
+
+    def value(self, row: ReplyRow) -> Any:
+        """Read the value of a resolved row."""
+        return self.sealer.body(self.sealer.open(row.payload))

@@ -1,0 +1,258 @@
+"""A place where queues live, reached by a URL."""
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
+from weakref import WeakSet
+
+from weakincentives.runtime.mailbox.api import Mailbox
+from weakincentives.runtime.mailbox.errors import MailboxClosedError
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.resolver import MailboxResolver
+
+from .forks import begin_anew_in_children, usable_lock
+from .options import DEFAULT_TTL, QueueOptions
+from .reply_table import ReplyStore
+
+__all__ = ["Backend", "BaseBackend"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+M = TypeVar("M", bound=StoreMailbox[Any, Any])
+S = TypeVar("S", bound=ReplyStore[Any] | None)
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Opens mailboxes and a reply store in one place; also a `MailboxFactory`."""
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: type[T],
+        reply_type: type[R],
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> Mailbox[T, R]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: type[T],
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> Mailbox[T, Any]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: type[R],
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> Mailbox[Any, R]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> Mailbox[Any, Any]: ...
+
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> Mailbox[Any, Any]:
+        """Open the mailbox of this name; the first message creates its queue.
+
+        ``max_bytes`` is the size of the largest message that it takes. None means the size that
+        the URL says, or else the backend's own limit, 1 MiB in most.
+        """
+        ...
+
+    def queues(self) -> list[str]:
+        """List the queues that hold messages, or are known here."""
+        ...
+
+    def reply_store(self) -> ReplyStore[Any]:
+        """Return the store in which callers of `send_expecting_reply` wait."""
+        ...
+
+    def create(self, identifier: str) -> Mailbox[Any, None]:
+        """Open an untyped mailbox; resolvers call this to find a ``reply_to``."""
+        ...
+
+    def close(self) -> None:
+        """Close every mailbox that was opened here, and all files and connections."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+
+class BaseBackend(ABC, Generic[M, S]):
+    """What the backends of this library share: they track their mailboxes and close them."""
+
+    def __init__(self, place: str, replies: S, max_bytes: int | None = None) -> None:
+        self._place = place
+        self._replies = replies
+        self._max_bytes = max_bytes
+        self._mailboxes: WeakSet[M] = WeakSet()
+        self._lock: Any = threading.RLock()
+        self._closed = False
+        begin_anew_in_children(self)
+
+    @abstractmethod
+    def _open(self, name: str, options: QueueOptions) -> M:
+        """Make a mailbox; its options have been checked."""
+
+    @abstractmethod
+    def queues(self) -> list[str]:
+        """List the queues that hold messages, or are known here."""
+
+    def _disconnect(self) -> None:
+        """Close files and connections, after all mailboxes."""
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: type[T],
+        reply_type: type[R],
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> StoreMailbox[T, R]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: type[T],
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> StoreMailbox[T, Any]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: type[R],
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> StoreMailbox[Any, R]: ...
+
+    @overload
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> M: ...
+
+    def mailbox(
+        self,
+        name: str,
+        *,
+        body_type: Any = None,
+        reply_type: Any = None,
+        reply_resolver: MailboxResolver | None = None,
+        max_size: int | None = None,
+        default_ttl: float | None = DEFAULT_TTL,
+        max_bytes: int | None = None,
+    ) -> M:
+        """Open the mailbox of this name; the first message creates its queue.
+
+        ``max_bytes`` is the size of the largest message that it takes. None means the size that
+        the URL says, or else the backend's own limit, 1 MiB in most.
+        """
+        options = QueueOptions(
+            body_type=body_type,
+            reply_type=reply_type,
+            reply_resolver=reply_resolver,
+            reply_store=self._replies,
+            max_size=max_size,
+            default_ttl=default_ttl,
+            max_bytes=self._max_bytes if max_bytes is None else max_bytes,
+        )
+        self._check_open()
+        mailbox = self._open(name, options)
+        with self._lock:
+            self._mailboxes.add(mailbox)
+        return mailbox
+
+    def reply_store(self) -> S:
+        """Return the store in which callers of `send_expecting_reply` wait."""
+        return self._replies
+
+    def create(self, identifier: str) -> M:
+        """Open an untyped mailbox; resolvers call this to find a ``reply_to``."""
+        return self.mailbox(identifier)
+
+    def close(self) -> None:
+        """Close every mailbox that was opened here, and all files and connections."""
+        with self._lock:
+            self._closed = True
+            mailboxes = list(self._mailboxes)
+        for mailbox in mailboxes:
+            mailbox.close()
+        self._disconnect()
+
+    def _begin_anew(self) -> None:
+        """Go on in a forked child."""
+        self._lock = usable_lock(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place}>"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MailboxClosedError(f"{self!r} was closed")

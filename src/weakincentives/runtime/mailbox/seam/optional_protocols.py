@@ -1,0 +1,134 @@
+"""Optional protocols of a Store; a mailbox looks for them once, when it is made."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+from .reply_table import ReplyTable
+from .store import Leases, Outgoing, Store
+
+__all__ = [
+    "Answer",
+    "AnswerCarrier",
+    "IdKeeper",
+    "LeaseKeeperMaker",
+    "ReplyMaker",
+    "ReplyValue",
+    "backend_of",
+    "can_carry",
+    "can_make_lease_keepers",
+    "can_make_replies",
+    "keeps_ids",
+]
+
+
+def backend_of(store: object) -> object:
+    """Return what a Store shares with other queues, or the Store itself if it shares nothing.
+
+    A Store that shares a file, a server or a client names it as its ``backend_key``: if one of
+    these queues hangs, all of them may hang.
+    """
+    return getattr(store, "backend_key", store)
+
+
+class IdKeeper(Store, Protocol):
+    """A Store that can forget ids early, once no sender will use them again."""
+
+    async def forget_soon(self, ids: Sequence[str]) -> None:
+        """Remember these ids for only five more minutes if they would be remembered for longer.
+
+        May return before that is done: an id that is not forgotten costs memory, nothing else.
+        """
+        ...
+
+
+def keeps_ids(store: Store) -> TypeGuard[IdKeeper]:
+    """Return whether a Store can forget ids early."""
+    return hasattr(store, "forget_soon")
+
+
+class LeaseKeeperMaker(Store, Protocol):
+    """A Store whose steps suspend, and that can make another one for a thread.
+
+    Leases are extended by a thread, because a handler may block the event loop.
+    """
+
+    def lease_keeper(self) -> Store:
+        """Return a blocking Store of the same queue; it is used to extend leases, then closed.
+
+        Raises `UnsupportedOperationError` if there cannot be one. Connects to nothing yet.
+        """
+        ...
+
+
+def can_make_lease_keepers(store: Store) -> TypeGuard[LeaseKeeperMaker]:
+    """Return whether a Store can make another one that extends its leases from a thread."""
+    return hasattr(store, "lease_keeper")
+
+
+class ReplyMaker(Store, Protocol):
+    """A Store that can add a message and the pending reply to it in one step."""
+
+    def is_beside(self, table: ReplyTable) -> bool:
+        """Whether a step of this store can also change this table."""
+        ...
+
+    async def put_expecting(
+        self, message: Outgoing, table: ReplyTable, reply_id: str, ttl: float, owner: str
+    ) -> None:
+        """Add the message and the pending reply to it: both or neither."""
+        ...
+
+
+def can_make_replies(store: Store, table: ReplyTable | None) -> TypeGuard[ReplyMaker]:
+    """Return whether a Store can add messages and their pending replies in this table at once."""
+    beside = getattr(store, "is_beside", None)
+    return beside is not None and table is not None and beside(table)
+
+
+class ReplyValue(NamedTuple):
+    """The value for a reply; it is refused if the reply has another owner."""
+
+    id: str
+    payload: Any
+    owner: str | None = None
+
+
+class Answer(NamedTuple):
+    """An answer that goes out in the step that acknowledges its message, if that succeeds."""
+
+    handle: str
+    """The handle of the message that it answers; the same step acknowledges it."""
+    place: "ReplyTable | Store"
+    """The `ReplyTable` or the `Store` that it goes to."""
+    what: ReplyValue | Outgoing
+
+
+class AnswerCarrier(Store, Protocol):
+    """A Store that can send answers in the step that acknowledges what they answer."""
+
+    def carries(self, place: object) -> bool:
+        """Whether a step of this store can also change this `ReplyTable` or `Store`."""
+        ...
+
+    async def lease(
+        self,
+        count: int,
+        seconds: float,
+        *,
+        acknowledge: Sequence[str] = (),
+        ids: Sequence[str] | None = None,
+        answers: Sequence[Answer] = (),
+    ) -> Leases:
+        """Acknowledge, answer, then lease, in one step."""
+        ...
+
+    async def acknowledge(
+        self, handles: Sequence[str], *, answers: Sequence[Answer] = ()
+    ) -> Sequence[bool]:
+        """Acknowledge and answer in one step."""
+        ...
+
+
+def can_carry(store: Store) -> TypeGuard[AnswerCarrier]:
+    """Return whether a Store can send answers in the step that acknowledges."""
+    return hasattr(store, "carries")

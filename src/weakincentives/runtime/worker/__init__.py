@@ -1,0 +1,1 @@
+"""The loop that receives, handles and settles."""

@@ -1,0 +1,117 @@
+"""Reports an event loop that a job blocks, with the stack of what blocks it."""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import traceback
+
+from weakincentives.logs import get_logger
+
+__all__ = ["LOOP_WATCH", "LoopWatch", "WatchedLoop"]
+
+logger = get_logger(__name__)
+
+BLOCKED_SECONDS = 1.0
+"""A loop that does not answer for so long is reported."""
+LOOK_SECONDS = 0.5
+FRAMES = 20
+"""How much of the stack the report shows."""
+
+
+class WatchedLoop:
+    """One event loop, which is asked for a sign of life again and again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._asked_at: float | None = None
+        self._looked_at = time.monotonic()
+        self._is_reported = False
+
+    def look(self) -> None:
+        """Ask the loop, or report it if it has not answered for too long."""
+        now, late = time.monotonic(), self._looked_at + 4 * LOOK_SECONDS
+        self._looked_at = now
+        if self._asked_at is None or now > late:  # late: the whole process was stopped
+            self._asked_at = now
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._answer)
+        elif now - self._asked_at >= BLOCKED_SECONDS and not self._is_reported:
+            self._is_reported = True
+            self._report(now - self._asked_at)
+
+    def _answer(self) -> None:
+        asked, self._asked_at = self._asked_at, None
+        if self._is_reported and asked is not None:
+            seconds = time.monotonic() - asked
+            logger.warning(
+                "%s: the event loop goes on; it was blocked for %.1f s",
+                self._name,
+                seconds,
+                extra={"mailbox": self._name, "seconds": round(seconds, 1)},
+            )
+        self._is_reported = False
+
+    def _report(self, seconds: float) -> None:
+        frame = sys._current_frames().get(self._thread)
+        stack = "".join(traceback.format_stack(frame)[-FRAMES:]) if frame is not None else ""
+        logger.warning(
+            "%s: the event loop has been blocked for %.1f s, and no other job can go on. Await "
+            "what takes long, or run it with asyncio.to_thread. It is here:\n%s",
+            self._name,
+            seconds,
+            stack,
+            extra={"mailbox": self._name, "stack": stack},
+        )
+
+
+class LoopWatch:
+    """Looks at all the event loops of workers, from one thread that runs while there are any."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the loops and the thread, as a forked child must."""
+        self._lock = threading.Lock()
+        self._watched: dict[WatchedLoop, None] = {}
+        self._thread: threading.Thread | None = None
+
+    def watch(self, name: str) -> WatchedLoop:
+        """Watch the running event loop until `unwatch`."""
+        watched = WatchedLoop(name)
+        with self._lock:
+            self._watched[watched] = None
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="loop-watch", daemon=True)
+                thread.start()
+                self._thread = thread
+        return watched
+
+    def unwatch(self, watched: WatchedLoop) -> None:
+        """Watch this loop no longer."""
+        self._watched.pop(watched, None)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._lock:
+                if not self._watched:
+                    self._thread = None
+                    return
+                watched = list(self._watched)
+            for one in watched:
+                try:
+                    one.look()
+                except Exception:
+                    logger.exception("an event loop could not be watched")
+
+
+# One for the process, so that the number of threads does not grow with the loops.
+LOOP_WATCH = LoopWatch()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LOOP_WATCH.reset)

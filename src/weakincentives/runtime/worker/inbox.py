@@ -1,0 +1,222 @@
+"""The mailbox that a worker serves, reduced to what a worker needs from it."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from weakincentives.dispatch import Dispatcher
+from weakincentives.runtime.leases.extender import Lease, LeaseExtender, LeaseExtenderConfig
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    Limits,
+    Message,
+    ReceiptHandleExpiredError,
+    UnsupportedOperationError,
+)
+from weakincentives.runtime.mailbox.limits import is_number
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.message import Carried
+from weakincentives.runtime.mailbox.receive import exchange_now
+from weakincentives.runtime.mailbox.seam.store import Store
+from weakincentives.runtime.mailbox.seam.waiting import StopSignal
+
+from .decide import Counts
+
+__all__ = ["Inbox", "acknowledge_unreplied", "check_receive"]
+
+SHORTEST_LEASE = 0.05
+"""A shorter lease would be over before it could be extended."""
+
+Hold: TypeAlias = Callable[[Any, LeaseExtenderConfig], Lease]
+"""Begins to extend the lease of a message."""
+
+
+class Inbox:
+    """What a worker needs from the mailbox that it serves.
+
+    Steps of a settlement are coroutines: a thread runs them to their end, an event loop awaits
+    them. Here they block their thread. Receiving is what a thread does for every message, so it is
+    a plain call.
+    """
+
+    name: str
+    limits: Limits
+    store: Store | None
+    """The store that receives lease from, None if the mailbox is not ours."""
+    undoes: bool
+    """Whether giving back what was not run leaves no trace."""
+    dispatcher: Dispatcher | None
+    """Who is told of the mailbox's events."""
+    counts_nacks: bool
+    carries: bool
+    """Whether an answer may go out in the step that acknowledges its message."""
+
+    def __init__(self, mailbox: StoreMailbox[Any, Any]) -> None:
+        self._mailbox = mailbox
+        self.name = mailbox.name
+        self.limits = mailbox.limits
+        self.store = mailbox.store
+        self.undoes = mailbox.capabilities.uncounted_releases
+        self.dispatcher = mailbox.dispatcher
+        self.counts_nacks = mailbox.capabilities.nack_counts
+        self.carries = mailbox._carrier is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._mailbox.closed
+
+    @property
+    def body_type(self) -> Any:
+        """The type of the bodies, None if the mailbox was told none; a loop may bind it later."""
+        return self._mailbox.body_type
+
+    @property
+    def mailbox(self) -> Any:
+        """The mailbox that is served."""
+        return self._mailbox
+
+    def check(self, count: int, visibility: float, wait: float) -> tuple[int, float, float]:
+        """Return what `exchange` may be asked for; raise if it is outside of the limits.
+
+        Where seconds must be whole they are rounded up.
+        """
+        if self.store is not None and self._mailbox._plain is None:
+            raise UnsupportedOperationError(
+                f"{self._mailbox!r} has an asyncio client: a worker needs an async handler for it"
+            )
+        return check_receive(self.limits, count, *rounded_up(self.limits, visibility, wait))
+
+    def holder(self, extender: LeaseExtender) -> Hold:
+        """Return the function that begins to extend a message's lease.
+
+        Raises `UnsupportedOperationError` if no thread can extend it.
+        """
+        if extender.config.enabled:
+            self._mailbox._open_lease_keeper()
+        return extender.hold
+
+    def let_go(self) -> None:
+        """Close what extended leases; another run opens it anew."""
+        self._mailbox._close_lease_keeper()
+
+    def exchange(
+        self,
+        done: Sequence[Any],
+        count: int,
+        visibility: float,
+        wait: float,
+        stop: StopSignal,
+        carried: Sequence[Carried] = (),
+    ) -> Sequence[Any]:
+        """Acknowledge what is done and receive what is next, in one step where possible."""
+        return exchange_now(self._mailbox, done, count, visibility, wait, carried, stop)
+
+    def counts(self, message: Any) -> Counts:
+        """Return what is known of a message's past."""
+        return Counts(message.delivery_count, message.nack_count if self.counts_nacks else None)
+
+    def route(self, message: Any) -> str | None:
+        """Return how the sender wants to be answered: ``channel``, ``reply_to`` or not at all.
+
+        Raises if that cannot be resolved.
+        """
+        envelope = message._envelope
+        if envelope.reply_id is not None:
+            return "channel"
+        if envelope.reply_to is None:
+            return None
+        return None if message.reply_to is None else "reply_to"
+
+    def age(self, message: Any) -> float:
+        """Return how many seconds ago a message was sent."""
+        return self._mailbox.store.clock.time() - message._leased.enqueued_at  # type: ignore[no-any-return]
+
+    def reply_expires_in(self, message: Any) -> float:
+        """Return the seconds for which the caller still waits; infinite if there is none."""
+        expires_at = message._reply_expires_at
+        return math.inf if expires_at is None else expires_at - self._mailbox.store.clock.time()
+
+    def carried(self, message: Any, value: Any, id: str | None, to: Any) -> Carried | None:
+        """Return an answer that can go out in the step that acknowledges its message, or None.
+
+        It goes to the mailbox ``to``, or with None to the sender.
+        """
+        if to is not None:
+            return message._carried_to(to, value, id)  # type: ignore[no-any-return]
+        return message._carried_reply(value, message_id=id)  # type: ignore[no-any-return]
+
+    async def is_awaited(self, message: Any) -> bool:
+        """Return whether the caller still waits for the reply."""
+        return await message._awaits_reply()  # type: ignore[no-any-return]
+
+    async def reply(self, message: Any, value: Any, id: str | None) -> Any:
+        """Reply to the sender; return the mailbox that the reply went to, None for a caller.
+
+        Sent twice under one ``id``, it is the same reply. It is None for a caller who waits.
+        """
+        message.reply(value, message_id=id)
+        return None if id is None else message.reply_to
+
+    async def send(self, mailbox: Any, body: Any, id: str | None) -> None:
+        """Send to another mailbox."""
+        mailbox.send(body, message_id=id)
+
+    async def acknowledge(self, messages: Sequence[Any]) -> None:
+        """Acknowledge; those whose lease had ended are not finalized afterwards."""
+        self._mailbox.acknowledge_batch(messages)
+
+    async def remove(self, message: Any) -> None:
+        """Acknowledge a message although its sender waits for a reply that will not come."""
+        acknowledge_unreplied(message)
+
+    async def nack(self, message: Any, delay: float) -> None:
+        """Give back a message that failed."""
+        message.nack(visibility_timeout=self.limits.rounded(delay))
+
+    async def put_off(self, message: Any, delay: float) -> None:
+        """Give back a message because its handler wants it again after the delay."""
+        if not self._mailbox.release_batch([message], self.limits.rounded(delay), "put_off")[0]:
+            raise ReceiptHandleExpiredError(f"{message!r}: its lease has ended")
+
+    async def undo(self, messages: Sequence[Any], delay: float) -> None:
+        """Give back messages as if they had not been received, where that is possible.
+
+        Those whose lease had ended are not finalized afterwards.
+        """
+        most, delay = self.limits.max_batch, self.limits.rounded(delay)
+        for start in range(0, len(messages), most):
+            self._mailbox.release_batch(messages[start : start + most], delay)
+
+    async def undo_leases(self, handles: Sequence[str]) -> None:
+        """Make it as if these had not been leased; handles of anything else are refused."""
+        if handles and self.store is not None:
+            await self.store.release(handles, 0.0, "undone")
+
+
+def rounded_up(limits: Limits, visibility: float, wait: float) -> tuple[float, float]:
+    """Return the seconds as whole ones where only such are possible."""
+    if not limits.fractions and is_number(visibility) and is_number(wait):
+        return math.ceil(visibility), math.ceil(wait)
+    return visibility, wait
+
+
+def check_receive(
+    limits: Limits, count: object, visibility: object, wait: object
+) -> tuple[int, float, float]:
+    """Check what a loop asks for when it receives."""
+    asked = limits.receive(count, visibility, wait)
+    if asked[1] < SHORTEST_LEASE:
+        raise InvalidParameterError(
+            f"visibility_timeout must be at least {SHORTEST_LEASE:g} seconds in a loop, or a "
+            f"job would be given to others while it runs; not {visibility!r}"
+        )
+    return asked
+
+
+def acknowledge_unreplied(message: Message[Any, Any]) -> None:
+    """Acknowledge a message of ours although its sender waits for a reply."""
+    plain = message._mailbox._plain
+    assert plain is not None, "a store that a thread has received from has plain steps"
+    (done,) = plain.acknowledge_now([message.receipt_handle])
+    message._settle("acknowledged", done)

@@ -1,0 +1,496 @@
+"""One thread of a worker: it receives, has the handler called, and settles."""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from operator import attrgetter
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any
+
+from weakincentives.error_text import error_type
+from weakincentives.logs import get_logger
+from weakincentives.runtime.events import JobFinished, JobStarted, MailboxUnreachable
+from weakincentives.runtime.leases.extender import CURRENT
+from weakincentives.runtime.mailbox import InvalidParameterError, UnsupportedOperationError
+from weakincentives.runtime.mailbox.message import Carried
+from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, RETRIES, Retries
+
+from . import decide
+from .attempt import (
+    ACKNOWLEDGED,
+    FINISHED,
+    INHERITED,
+    RECEIVED,
+    RUNNING,
+    UNANSWERED,
+    UNREAD,
+    Attempt,
+)
+from .backoff import transport_pause
+from .decide import ACKNOWLEDGE, RUN, TAKEN, Outcome, Reply
+from .errors import CURRENT_JOB
+from .interrupts import is_from_outside
+from .job import Job
+from .quarantine import QUARANTINE
+from .remembered_ids import RememberedIds
+from .run import RunInProgress, Shared
+
+__all__ = ["WorkerThread"]
+
+logger = get_logger(__name__)
+
+PUT_OFF_SECONDS = 60.0
+"""How long a message waits that must run alone, while another one does so for long."""
+NOTICED_AFTER_SECONDS = 0.5
+"""How long a fault lasts before the worker tells of it, though the backend still tries again."""
+MESSAGE_OF = attrgetter("message")
+LAZY = (GeneratorType, AsyncGeneratorType)
+
+# A worker that is misused must not go on trying.
+MISUSE = (InvalidParameterError, UnsupportedOperationError)
+
+
+class WorkerThread:
+    """One thread of a worker, and the attempts that it has in hand."""
+
+    in_event_loop = False
+
+    def __init__(self, shared: Shared, run_in_progress: RunInProgress) -> None:
+        self._shared = shared
+        self._run = run_in_progress
+        self._inbox = shared.inbox
+        self._executor = shared.executor
+        self._handler = shared.handler
+        self._with_job = shared.with_job
+        self._limits = shared.limits
+        self._stop = shared.stop
+        heartbeat = shared.heartbeat
+        self.beat = heartbeat.beat
+        self._working = heartbeat.working()
+        self._waiting_receive = heartbeat.looking(run_in_progress.wait)
+        self._receive_now = heartbeat.looking()
+        self.waiting: list[Attempt] = []
+        """Received and not ended; the first one may be running."""
+        self.finished: list[Attempt] = []
+        """To be acknowledged with the next receive, after the last one's answer."""
+        self._sequels = RememberedIds()
+        self._is_receiving = False
+        """A receive is under way: what it leases is not in `waiting` yet."""
+        self.is_inherited = False
+        """This is a forked child, and what is in hand is its parent's."""
+        self._failures = 0
+        self._event_loop: asyncio.Runner | None = None
+
+    # --- what it has in hand ---------------------------------------------------------------
+
+    def is_busy(self) -> bool:
+        """Return whether anything is in hand, or may be at any moment."""
+        return self._is_receiving or bool(self.waiting or self.finished)
+
+    def held(self) -> list[Attempt]:
+        """Return what is in hand, once each: an interrupt may leave one in both lists."""
+        # In this order, for another thread may ask while an attempt moves from list to list.
+        waiting, finished = list(self.waiting), list(self.finished)
+        return [*finished, *(attempt for attempt in waiting if attempt not in finished)]
+
+    def disown(self) -> None:
+        """Leave what is in hand to the parent of this forked child."""
+        self.is_inherited = True
+        for attempt in self.held():
+            attempt.inherit()
+
+    # --- from its start to its end ---------------------------------------------------------
+
+    def serve(self) -> None:
+        """Receive, handle and settle until the worker stops or the mailbox is closed."""
+        # A worker inside a job of another one puts back what it finds.
+        outer, retries, inbox = LATEST_LEASES.store, RETRIES.get(), self._inbox
+        try:
+            self._shared.threads[self] = threading.get_ident()
+            QUARANTINE.join(self)
+            RETRIES.set(Retries(self._fault, self._fault_is_over))
+            LATEST_LEASES.store = inbox.store
+            receives, closed = self._run.receives, inbox.closed
+            while not closed and not self._stop.is_set() and next(receives, None) is not None:
+                closed = not self._iterate() and inbox.closed
+            self._leave()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever called run()
+            self._run.error = self._run.error or error
+            self._stop.set()
+            self._leave_after(error)
+        finally:
+            if self._shared.turn._is_owned():  # an interrupt came as soon as it was taken
+                self._shared.turn.release()
+            LATEST_LEASES.store = outer
+            RETRIES.set(retries)
+            QUARANTINE.leave(self)
+            self._shared.threads.pop(self, None)
+            if self._event_loop is not None and not self.is_inherited:  # a parent goes on using it
+                self._event_loop.close()
+
+    def _leave_after(self, error: BaseException) -> None:
+        """Leave with an attempt, or anything else, cut off."""
+        for held in self.held():
+            held.in_doubt = True  # whatever was being done for it, it may have happened
+        self._end_limits()
+        if self.waiting:
+            first = self.waiting[0]
+            outcome = decide.when_cut_off(
+                begun=first.has_begun, from_outside=is_from_outside(error)
+            )
+            if isinstance(outcome, decide.Retry):
+                run(partial(self._executor.carry_out, first, outcome))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Settle what has ended and give back the rest."""
+        if self.is_inherited:
+            return
+        if self._is_receiving:
+            # All of them first, in their order, though some may be in `waiting` already.
+            self._undo_receive()
+        self._give_back([one for one in self.waiting if one not in self.finished])
+        self._settle_finished()
+
+    def _end_limits(self) -> None:
+        """Let nobody else settle what is in hand, and let go of what is settled."""
+        if self._limits is not None:
+            for attempt in self.waiting:
+                self._limits.end(attempt)
+        for attempt in self.waiting:
+            if attempt.is_settled and not attempt.is_handed_over:
+                self._let_go(attempt)
+        self.waiting = [attempt for attempt in self.waiting if not attempt.is_settled]
+
+    # --- faults of the mailbox -------------------------------------------------------------
+
+    def _fault(self, error: Exception, seconds: float) -> bool:
+        """Tell of a fault that lasts while the backend tries again; True if it should give up.
+
+        It should when the worker ends and the mailbox is not worth waiting for.
+        """
+        # A job's own calls come here too, and what they cannot reach is not the worker's mailbox.
+        if seconds >= NOTICED_AFTER_SECONDS and not self._failures and self._is_looking():
+            self._failures = 1
+            self._shared.heartbeat.missed(error)
+            self._tell_unreachable(error, 0.0)
+        stop = self._stop
+        return stop.is_set() and (stop.is_late() or not (self.waiting or self.finished))
+
+    def _fault_is_over(self) -> None:
+        """Record that the mailbox can be reached again, while the receive is still waiting."""
+        if self._failures and self._is_looking():
+            self._failures = 0
+            self._shared.heartbeat.looked()
+            self._shared.outage.over()
+
+    def _is_looking(self) -> bool:
+        """Return whether a receive is under way."""
+        return self._waiting_receive.in_progress or self._receive_now.in_progress
+
+    def _pause_after(self, error: Exception) -> None:
+        """Undo a receive that failed, tell of it, and leave the mailbox alone for a while."""
+        self._undo_receive()
+        self._is_receiving = False
+        for attempt in self.finished:
+            attempt.in_doubt = True
+        self._failures += 1
+        pause = transport_pause(self._failures)
+        self._tell_unreachable(error, pause)
+        self._stop.wait(pause)
+
+    def _tell_unreachable(self, error: Exception, pause: float) -> None:
+        self._shared.outage.met(error)
+        self._executor.publish(MailboxUnreachable, error_type(error), pause)
+
+    # --- one round -------------------------------------------------------------------------
+
+    def _iterate(self) -> bool:
+        """Receive and work on it; False if there was nothing."""
+        LATEST_LEASES.handles = ()
+        self._is_receiving = True  # before the look at who wants to be alone, who then sees it
+        if QUARANTINE.owner is not None:
+            self._stand_back()
+        try:
+            messages = self._exchange()
+        except MISUSE:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of the transport never ends a loop
+            self._pause_after(error)
+            return False
+        self._failures = 0
+        self._let_go_of_finished()
+        self._hold(messages)
+        if self._shared.is_careful:
+            for message in messages:
+                if message.delivery_count > 1:
+                    self._set_apart()
+                    break
+        while self.waiting and not self._stop.is_set():
+            if QUARANTINE.owner is not None and QUARANTINE.is_anothers(self):
+                self._give_back(self.waiting)
+                break
+            self._work()
+        return bool(messages)
+
+    def _hold(self, messages: Sequence[Any]) -> None:
+        """Have the leases of what was received extended from now on."""
+        hold, leases, waiting = self._run.hold, self._run.leases, self.waiting
+        for message in messages:
+            waiting.append(Attempt(message, hold(message, leases)))
+        self._is_receiving = False
+
+    def _undo_receive(self) -> None:
+        """Give back what was leased by a receive that was cut off."""
+        run(partial(self._executor.undo_leases, LATEST_LEASES.handles))
+
+    def _exchange(self) -> Sequence[Any]:
+        """Settle what has ended and receive what is next."""
+        finished = self.finished
+        last = finished[-1] if finished and finished[-1].state is UNANSWERED else None
+        if last is None:
+            return self._receive(finished)
+        carried = self._executor.carried(last)
+        if carried is not None:
+            messages = self._receive(finished[:-1], (carried,))
+            last.finish()
+            return messages
+        run(partial(self._executor.answer, last))
+        if last.state is not FINISHED:
+            finished.remove(last)
+            self._let_go(last)
+        return self._receive(finished)
+
+    def _receive(self, done: list[Attempt], carried: Sequence[Carried] = ()) -> Sequence[Any]:
+        """Acknowledge and receive; wait for messages if no other thread does."""
+        exchange, asked, shared, stop = self._inbox.exchange, self._run, self._shared, self._stop
+        settled = list(map(MESSAGE_OF, done))
+        # A probe wants to hear at once that the mailbox is reached, not after a long poll.
+        if shared.heartbeat.reaches and shared.turn.acquire(blocking=False):
+            try:
+                if self._failures:
+                    shared.outage.over()  # another thread has reached it since
+                with self._waiting_receive:
+                    return exchange(
+                        settled, asked.batch, asked.visibility, asked.wait, stop, carried
+                    )
+            finally:
+                shared.turn.release()
+        with self._receive_now:
+            messages = exchange(settled, asked.batch, asked.visibility, 0, stop, carried)
+        if self._failures:
+            shared.outage.over()
+        if messages or not asked.wait:
+            return messages
+        with shared.turn:
+            if stop.is_set():
+                return messages  # the thread that had the turn was woken too
+            with self._waiting_receive:
+                return exchange((), asked.batch, asked.visibility, asked.wait, stop)
+
+    def _work(self) -> None:
+        """Bring the first attempt to its end."""
+        attempt, executor = self.waiting[0], self._executor
+        outcome = executor.before_run(attempt)
+        if outcome is None:
+            outcome = run(partial(executor.ask_caller, attempt))
+        if outcome is RUN:
+            outcome = self._handle(attempt)
+        # What most attempts come to is done here, without a coroutine.
+        if outcome is ACKNOWLEDGE and attempt.state is RUNNING:
+            attempt.state = FINISHED
+        elif isinstance(outcome, Reply):
+            attempt.answer_with(outcome)
+        else:
+            run(partial(executor.carry_out, attempt, outcome))
+        if len(self.waiting) > 1 and attempt.state is UNANSWERED:
+            # The last answer of a batch goes with the next receive; the others must not wait.
+            run(partial(executor.answer, attempt))
+        state = attempt.state
+        has_ended = state is FINISHED or state is UNANSWERED
+        if has_ended:
+            self.finished.append(attempt)
+        # Only now: whatever interrupts this, the attempt is in somebody's hands.
+        del self.waiting[0]
+        if not has_ended and outcome is not TAKEN:
+            self._let_go(attempt)
+        if attempt.exit is not None:
+            raise attempt.exit
+
+    def _handle(self, attempt: Attempt) -> Outcome:
+        """Call the handler, and return what is to be done then."""
+        executor, started = self._executor, time.monotonic()
+        value, error = None, None
+        try:
+            # In a copy: what one job sets in its context is not there for the next.
+            value = contextvars.copy_context().run(self._call, attempt)
+            if attempt.state is INHERITED:
+                logger.warning("a job was left by a child that it forked: the child ends here")
+                raise SystemExit(0)
+        except BaseException as raised:
+            # Nothing that a handler does may acknowledge; what interrupts it, or ends a child that
+            # it forked, is not its failure.
+            if attempt.state is INHERITED or is_from_outside(raised):
+                raise
+            if isinstance(raised, SystemExit):
+                attempt.exit = raised
+            error = raised
+        if self._limits is not None:
+            if not self._limits.end(attempt):
+                # Set by the deadline of a shutdown, else by the time limit.
+                return decide.ABANDON if attempt.cancelled == "shutdown" else TAKEN
+            if attempt.is_late(time.monotonic()):
+                return decide.at_time_limit(self._limits.seconds, error)
+        if error is not None:
+            return decide.Fail(error, readable=attempt.body is not UNREAD)
+        lost = attempt.is_lost
+        answers = attempt.route is not None and not attempt.has_replied
+        if executor.is_listened_to and not lost:
+            executor.publish(JobFinished, attempt.message.id, time.monotonic() - started)
+        return decide.after_return(value, lost=lost, answers=answers)
+
+    def _call(self, attempt: Attempt) -> Any:
+        """Call the handler, plain or async, in the context of its job."""
+        CURRENT.set(attempt.lease)
+        attempt.job = job = Job(attempt, self._executor, self._run.resources)
+        CURRENT_JOB.set(job)
+        message = attempt.message
+        attempt.body = body = message.body
+        if attempt.state is RECEIVED:  # and not handed over meanwhile
+            attempt.state = RUNNING
+        if self._executor.is_listened_to:
+            self._executor.publish(JobStarted, message.id, message.delivery_count)
+        if self._limits is not None:
+            self._limits.begin(attempt)
+        with self._working:
+            with_job = self._with_job
+            result = self._handler(body) if with_job is None else with_job(body, job)
+            if result is None:
+                return None
+            if hasattr(result, "__await__"):
+                return self._await(result)
+        if type(result) in LAZY:
+            raise TypeError("the handler returned a generator: nothing of it has run")
+        return result
+
+    def _await(self, result: Awaitable[Any]) -> Any:
+        """Await an async handler's result, in this thread's own event loop."""
+        if self._event_loop is None:
+            self._event_loop = asyncio.Runner()
+        # In the context of the job, so that current_lease() is there.
+        return self._event_loop.run(_awaited(result), context=contextvars.copy_context())
+
+    def _settle_finished(self) -> None:
+        """Answer and acknowledge what has ended."""
+        for attempt in self.finished:
+            if attempt.state is UNANSWERED:
+                run(partial(self._executor.answer, attempt))
+        finished = [attempt for attempt in self.finished if attempt.state is FINISHED]
+        for attempt in self.finished:
+            if attempt not in finished:
+                self._let_go(attempt)
+        self.finished = finished
+        if finished:
+            run(lambda: self._executor.acknowledge(finished))
+        self._let_go_of_finished()
+        if self._sequels.count:
+            self._sequels.forget_all()
+
+    def _let_go_of_finished(self) -> None:
+        """Take note of what became of the attempts that were to be acknowledged."""
+        for attempt in self.finished:
+            if attempt.message.is_finalized:
+                if attempt.state is FINISHED:  # and not handed over to another thread
+                    attempt.state = ACKNOWLEDGED
+                    if attempt.sequels:
+                        self._sequels.done(attempt.sequels)
+            else:
+                refused = decide.after_refusal(in_doubt=attempt.in_doubt, lost=attempt.lease.lost)
+                run(partial(self._executor.carry_out, attempt, refused))
+            attempt.lease.release()
+        self.finished = []
+        if self._sequels.count:
+            self._sequels.forget_some()
+
+    def _let_go(self, attempt: Attempt) -> None:
+        """Stop extending the lease of an attempt that is settled or abandoned."""
+        if attempt.state is ACKNOWLEDGED:
+            self._sequels.done(attempt.sequels)
+        attempt.lease.release()
+
+    def _give_back(self, attempts: list[Attempt], delay: float = 0.0) -> None:
+        """Give back some of what waits, as if it had not been received."""
+        if attempts:
+            run(lambda: self._executor.give_back(attempts, delay))
+        self.waiting = [attempt for attempt in self.waiting if attempt not in attempts]
+        for attempt in attempts:
+            attempt.lease.release()
+
+    # --- messages whose workers died -------------------------------------------------------
+
+    def _set_apart(self) -> None:
+        """Let a message whose worker died run alone: it may have killed it, and would again.
+
+        What is in hand when a worker dies counts as crashed. So nothing waits behind such a
+        message, and one that would be given up after another crash runs when nothing else does.
+        """
+        last = [attempt for attempt in self.waiting if self._must_run_alone(attempt)]
+        if last and QUARANTINE.is_overdue():
+            # Another one takes long. This one does not run beside it, nor hold up the rest.
+            self._give_back(last, PUT_OFF_SECONDS)
+        elif last:
+            self._give_back(self.waiting)
+            self._work_alone()
+            return
+        suspects = [attempt for attempt in self.waiting if self._crashes(attempt) > 0]
+        if suspects:
+            self._give_back([attempt for attempt in self.waiting if attempt is not suspects[0]])
+
+    def _crashes(self, attempt: Attempt) -> int:
+        return decide.crashes(self._inbox.counts(attempt.message))
+
+    def _must_run_alone(self, attempt: Attempt) -> bool:
+        thresholds = self._executor.thresholds
+        return thresholds is not None and decide.must_run_alone(
+            self._inbox.counts(attempt.message), thresholds
+        )
+
+    def _work_alone(self) -> None:
+        """Work on the next message while nothing else is in the hands of this process."""
+        # What was given back is the next, unless another process was quicker.
+        if not QUARANTINE.begin(self, self._stop):
+            return
+        try:
+            if not self._stop.is_set():
+                LATEST_LEASES.handles = ()
+                self._is_receiving = True
+                try:
+                    with self._receive_now:
+                        messages = self._inbox.exchange((), 1, self._run.visibility, 0, self._stop)
+                except MISUSE:
+                    raise
+                except Exception as error:  # noqa: BLE001 - as with any other receive
+                    self._pause_after(error)
+                    return
+                self._hold(messages)
+                for _ in messages:
+                    self._work()
+                self._settle_finished()
+        finally:
+            QUARANTINE.end(self)
+
+    def _stand_back(self) -> None:
+        """Hold nothing while another thread of the process must be alone."""
+        while QUARANTINE.is_anothers(self) and not self._stop.is_set():
+            self._settle_finished()
+            self._is_receiving = False
+            QUARANTINE.wait(self, self._stop)
+            self._is_receiving = True
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

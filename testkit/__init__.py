@@ -1,0 +1,1 @@
+"""What tests, chaos and benchmarks share: servers, a proxy, processes, locks, and waiting."""

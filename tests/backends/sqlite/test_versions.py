@@ -1,0 +1,146 @@
+"""Files of earlier versions are brought up to date, under the lock, with all that is in them."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.backends.sqlite.clocks import TwoClocks
+from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
+from weakincentives.contrib.mailbox.sqlite.connection import SCRIPTS
+from weakincentives.contrib.mailbox.sqlite.database import Database
+from weakincentives.contrib.mailbox.sqlite.registry import open_database
+from weakincentives.runtime.mailbox.seam.store import Outgoing
+from weakincentives.runtime.mailbox.testing import driven
+
+VERSION_1 = Path(__file__).with_name("version_1.sql").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """Make a file of version 1."""
+    connection = apsw.Connection(str(path))
+    connection.execute(VERSION_1)
+    connection.close()
+    return path
+
+
+def schema_of(path: Path) -> set[tuple[str, str]]:
+    connection = apsw.Connection(str(path))
+    try:
+        found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql NOT NULL")
+        return {(name, "".join(sql.split("--")[0].split())) for name, sql in found}
+    finally:
+        connection.close()
+
+
+def columns_of(path: Path) -> dict[str, list[str]]:
+    connection = apsw.Connection(str(path))
+    try:
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        return {
+            name: [column[1] for column in connection.execute(f"PRAGMA table_info({name})")]
+            for (name,) in tables.fetchall()
+        }
+    finally:
+        connection.close()
+
+
+def test_every_message_of_version_1_is_there(
+    old: Path, opened: Callable[..., Database], clock: TwoClocks
+) -> None:
+    database = opened()
+    store = SQLiteStore(database, "jobs")
+    assert driven(store.stats())[:4] == (3, 1, 3, 20.0)
+    assert [(m.id, m.payload, m.delivery_count, m.nack_count) for m in driven(store.peek(10))] == [
+        ("new", b"1", 0, 0),
+        ("named", b"2", 0, 0),
+        ("again", b"3", 2, 1),
+    ]
+    store.put_now((Outgoing("named", b"twice", 0.0, True), Outgoing("done", b"twice", 0.0, True)))
+    line = store.lease_now(10, 3600).messages
+    assert [(m.id, m.delivery_count, m.put_off_count) for m in line] == [
+        ("new", 1, 0),
+        ("named", 1, 0),
+        ("again", 3, 0),
+    ]
+    clock.advance(80)
+    rest = store.lease_now(10, 3600).messages
+    assert [(m.id, m.delivery_count, m.nack_count) for m in rest] == [
+        ("leased", 2, 0),
+        ("nacked too", 4, 3),
+        ("nacked", 2, 1),
+        ("later", 1, 0),
+    ]
+    assert [m.id for m in SQLiteStore(database, "others").lease_now(10, 60).messages] == [
+        "elsewhere"
+    ]
+    assert database.read("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_lease_of_version_1_can_still_be_settled(
+    old: Path, opened: Callable[..., Database]
+) -> None:
+    store = SQLiteStore(opened(), "jobs")
+    handle = f"{(1 << 40) + 3}.77"
+    assert driven(store.extend((handle,), 60)) == (True,)
+    assert list(driven(store.release((handle,), 0, "put_off"))) == [True]
+    assert [m.id for m in driven(store.peek(10))][-1] == "leased"
+
+
+def test_a_caller_of_version_1_still_gets_its_reply(
+    old: Path, opened: Callable[..., Database]
+) -> None:
+    replies: SQLiteReplyStore[int] = SQLiteReplyStore(opened(), value_type=int)
+    assert replies.resolve("asked", 42)
+    entry = replies.consume("asked")
+    assert entry is not None
+    assert entry.value == 42
+
+
+def test_an_upgraded_file_is_like_a_new_one(
+    old: Path, tmp_path: Path, opened: Callable[..., Database]
+) -> None:
+    opened().close()
+    new = tmp_path / "new.db"
+    open_database(new).close()
+    assert columns_of(old) == columns_of(new)
+    indexes = {item for item in schema_of(new) if item[1].startswith("CREATEINDEX")}
+    assert indexes <= schema_of(old)
+    connection = apsw.Connection(str(old))
+    assert connection.pragma("user_version") == len(SCRIPTS)
+    connection.close()
+
+
+def test_two_that_open_at_once_upgrade_once(old: Path) -> None:
+    ready = threading.Barrier(4)
+    errors: list[BaseException] = []
+
+    def open_it() -> None:
+        ready.wait(30)
+        try:
+            open_database(old, "normal").close()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+
+
+def test_an_upgrade_that_fails_changes_nothing(
+    old: Path, opened: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (schema_of(old), columns_of(old))
+    script = "weakincentives.contrib.mailbox.sqlite.connection.read_script"
+    with monkeypatch.context() as patch:
+        patch.setattr(script, lambda name: "DROP TABLE hole; SELECT * FROM nowhere")
+        with pytest.raises(Exception, match="no such table"):
+            opened()
+    assert (schema_of(old), columns_of(old)) == before
+    assert driven(SQLiteStore(opened(), "jobs").stats()).pending == 3

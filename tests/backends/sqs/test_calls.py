@@ -1,0 +1,192 @@
+"""How many API calls things cost, and what happens to entries that fail."""
+
+import time
+from typing import Any
+
+import pytest
+from botocore.config import Config
+
+from testkit.cloud import Cloud
+from weakincentives.contrib.mailbox.sqs import BatchPartlySentError, SQSMailbox
+from weakincentives.contrib.mailbox.sqs.batch_calls import batches
+from weakincentives.contrib.mailbox.sqs.long_polls import poll_seconds
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    MailboxConnectionError,
+    PayloadTooLargeError,
+    ReceiptHandleExpiredError,
+)
+
+
+def drain(box: SQSMailbox[Any, Any]) -> list[Any]:
+    bodies = []
+    while messages := box.receive(max_messages=10):
+        bodies += [message.body for message in messages]
+        box.acknowledge_batch(messages)
+    return bodies
+
+
+class Unlucky:
+    """A client whose batch calls leave some entries out and say that they failed."""
+
+    def __init__(self, client: Any, times: int, *, sender_fault: bool = False) -> None:
+        self._client = client
+        self._times = times
+        self._sender_fault = sender_fault
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not name.endswith("_batch"):
+            return method
+
+        def call(*, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+            unlucky = [e for e in Entries if self._times > 0 and int(e["Id"]) % 3 == 0]
+            lucky = [entry for entry in Entries if entry not in unlucky]
+            self._times -= 1
+            answer = method(QueueUrl=QueueUrl, Entries=lucky) if lucky else {}
+            failed = [
+                {"Id": e["Id"], "SenderFault": self._sender_fault, "Code": "InternalError"}
+                for e in unlucky
+            ]
+            return {**answer, "Failed": failed}
+
+        return call
+
+
+def test_a_hundred_messages_cost_ten_calls_to_send_and_twenty_to_consume(ministack: Cloud) -> None:
+    box = ministack.mailbox()
+    calls = ministack.ledger.calls
+    box.send_batch(list(range(100)))
+    assert dict(calls) == {"SendMessageBatch": 10}
+    calls.clear()
+    bodies = []
+    while len(bodies) < 100:
+        messages = box.receive(max_messages=10, wait_time_seconds=20)
+        bodies += [message.body for message in messages]
+        assert all(box.acknowledge_batch(messages))
+    assert sorted(bodies) == list(range(100))
+    assert calls.total() <= 20
+
+
+def test_an_exchange_is_two_calls(ministack: Cloud) -> None:
+    box = ministack.mailbox()
+    box.send_batch([1, 2])
+    first = box.receive()
+    ministack.ledger.calls.clear()
+    box.exchange(first, wait_time_seconds=20)
+    assert dict(ministack.ledger.calls) == {"DeleteMessageBatch": 1, "ReceiveMessage": 1}
+
+
+def test_an_idle_long_poll_is_one_call(ministack: Cloud) -> None:
+    box = ministack.mailbox()
+    started = time.monotonic()
+    assert box.receive(wait_time_seconds=2) == []
+    assert time.monotonic() - started > 1.9
+    assert dict(ministack.ledger.calls) == {"ReceiveMessage": 1}
+    assert box.store.look_interval == 20
+
+
+def test_a_wait_beyond_what_sqs_waits_is_refused(ministack: Cloud) -> None:
+    box = ministack.mailbox()
+    with pytest.raises(InvalidParameterError, match=r"wait_time_seconds .* from 0 to 20"):
+        box.receive(wait_time_seconds=21)
+    assert not ministack.ledger.calls
+
+
+def test_polls_heed_the_clients_patience(ministack: Cloud) -> None:
+    hasty = ministack.client("sqs", config=Config(read_timeout=2))
+    ministack.ledger.watch(hasty)
+    box: SQSMailbox[Any, Any] = SQSMailbox(ministack.queue(), hasty)
+    assert box.receive(wait_time_seconds=3) == []
+    # Three of a second each, or fewer if the machine is slow; one alone would exceed the patience.
+    assert ministack.ledger.calls["ReceiveMessage"] in (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("wait", "seconds"), [(0.5, 1), (0.9, 1), (1.4, 1), (19.99, 20), (20, 20), (90, 20)]
+)
+def test_sqs_waits_whole_seconds(wait: float, seconds: int) -> None:
+    assert poll_seconds(wait, 20) == seconds
+
+
+def test_batches_are_cut_by_count_and_size_and_keep_the_order() -> None:
+    assert [len(batch) for batch in batches([1] * 25, 100)] == [10, 10, 5]
+    assert list(batches([60, 30, 20, 100, 1], 100)) == [[0, 1], [2], [3], [4]]
+    assert list(batches([], 100)) == []
+
+
+def test_a_batch_larger_than_one_call_takes_is_split(ministack: Cloud) -> None:
+    box = ministack.mailbox()
+    bodies = [f"{n}" * 300_000 for n in range(5)]
+    box.send_batch(bodies)
+    assert ministack.ledger.calls["SendMessageBatch"] == 2
+    assert sorted(drain(box)) == bodies
+
+
+def test_entries_that_failed_for_want_of_luck_are_sent_again(ministack: Cloud) -> None:
+    box: SQSMailbox[Any, Any] = SQSMailbox(ministack.queue(), Unlucky(ministack.sqs, 2))
+    ids = box.send_batch(list(range(10)))
+    messages = box.receive(max_messages=10, wait_time_seconds=5)
+    assert {message.id for message in messages} == set(ids)
+    assert sorted(message.body for message in messages) == list(range(10))
+
+
+def test_entries_that_keep_failing_are_reported_one_by_one(ministack: Cloud) -> None:
+    box: SQSMailbox[Any, Any] = SQSMailbox(ministack.queue(), Unlucky(ministack.sqs, 4))
+    with pytest.raises(BatchPartlySentError, match="4 of 10") as caught:
+        box.send_batch(list(range(10)))
+    results = caught.value.results
+    failed = [n for n, result in enumerate(results) if isinstance(result, MailboxConnectionError)]
+    assert failed == [0, 3, 6, 9]
+    assert list(caught.value.sent_ids) == [result for result in results if isinstance(result, str)]
+    assert sorted(drain(box)) == [1, 2, 4, 5, 7, 8]
+
+
+def test_after_an_outage_the_rest_of_a_batch_is_not_tried(ministack: Cloud) -> None:
+    box: SQSMailbox[Any, Any] = SQSMailbox(ministack.queue(), Unlucky(ministack.sqs, 4))
+    with pytest.raises(BatchPartlySentError) as caught:
+        box.send_batch(list(range(30)))
+    assert sum(isinstance(result, str) for result in caught.value.results) == 6
+    assert sorted(drain(box)) == [1, 2, 4, 5, 7, 8]
+
+
+def test_a_single_message_that_keeps_failing_is_its_own_error(ministack: Cloud) -> None:
+    box: SQSMailbox[Any, Any] = SQSMailbox(ministack.queue(), Unlucky(ministack.sqs, 4))
+    with pytest.raises(MailboxConnectionError, match="InternalError"):
+        box.send("alone")
+    assert drain(box) == []
+
+
+def test_settlements_are_tried_again_and_an_outage_is_no_lost_lease(ministack: Cloud) -> None:
+    url = ministack.queue()
+    SQSMailbox[Any, Any](url, ministack.sqs).send_batch(list(range(10)))
+    box: SQSMailbox[Any, Any] = SQSMailbox(url, Unlucky(ministack.sqs, 5))
+    messages = box.receive(max_messages=10, wait_time_seconds=5)
+    with pytest.raises(MailboxConnectionError):
+        box.acknowledge_batch(messages)
+    assert box.acknowledge_batch(messages) == [True] * 10
+    assert box.receive() == []
+
+
+def test_a_settlement_that_sqs_refuses_is_a_lost_lease(ministack: Cloud) -> None:
+    url = ministack.queue()
+    box: SQSMailbox[Any, Any] = SQSMailbox(url, Unlucky(ministack.sqs, 1, sender_fault=True))
+    SQSMailbox[Any, Any](url, ministack.sqs).send(1)
+    (message,) = box.receive(wait_time_seconds=5)
+    with pytest.raises(ReceiptHandleExpiredError):
+        message.acknowledge()
+
+
+def test_the_queues_own_limit_is_asked_for_and_kept_to(ministack: Cloud) -> None:
+    url = ministack.queue(MaximumMessageSize="2048")
+    box: SQSMailbox[Any, Any] = SQSMailbox(url, ministack.sqs)
+    box.send("small")
+    assert "GetQueueAttributes" not in ministack.ledger.calls
+    with pytest.raises(PayloadTooLargeError, match="2048"):
+        box.send_batch(["fits", "x" * 2048])
+    assert drain(box) == ["small"]
+    ministack.admin.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "65536"})
+    box.send("x" * 2048)
+    ministack.admin.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "1024"})
+    with pytest.raises(PayloadTooLargeError, match="1024"):
+        box.send("x" * 2048)

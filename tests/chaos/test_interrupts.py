@@ -1,0 +1,56 @@
+"""The tracer that interrupts an operation at each of its points, and at no other."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.interrupts import Points
+
+
+@pytest.fixture
+def collected() -> Iterator[list[str]]:
+    """Give out the list of collections that a callback of the garbage collector has seen."""
+    seen: list[str] = []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        seen.append(str(phase))
+
+    former = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(callback)
+    gc.set_threshold(5)
+    try:
+        yield seen
+    finally:
+        gc.set_threshold(*former)
+        gc.callbacks.remove(callback)
+
+
+def work() -> list[list[int]]:
+    return [list(range(one)) for one in range(200)]
+
+
+def test_a_collection_has_no_points(collected: list[str]) -> None:
+    counts = set()
+    with Points(raising=True):
+        work()  # from Python 3.13 on, a function has no points when it is first traced
+    for _ in range(5):
+        with Points(raising=True) as points:
+            del collected[:]
+            work()
+            assert collected == []
+        counts.add(points.count)
+    assert len(counts) == 1
+    work()
+    assert collected != []  # the collector is on again
+
+
+def test_the_collector_stays_off_where_it_was_off() -> None:
+    gc.disable()
+    try:
+        with Points(raising=False):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
