@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, 
 from weakincentives.contrib.mailbox.redis import RedisMailbox
 from weakincentives.contrib.mailbox.redis import resp as packing
 from weakincentives.contrib.mailbox.redis.connection import Interrupt
-from weakincentives.contrib.mailbox.redis.pool import Pool
+from weakincentives.contrib.mailbox.redis.pool import Node, Pool
 from weakincentives.contrib.mailbox.redis.routing import Router
 from weakincentives.contrib.mailbox.redis.topology import Topology
 from weakincentives.runtime.mailbox import InvalidParameterError
@@ -330,6 +331,29 @@ def test_a_server_that_becomes_known_disturbs_nobody() -> None:
         pool.park(node, Mock(generation=node.generation))
     pool.close()
     assert len(pool.known()) > 5
+
+
+class ClearedMeanwhile(deque[Any]):
+    """Idle connections that another thread lets go of just before one more is added."""
+
+    pool: Pool
+    node: Node
+
+    def append(self, pooled: Any) -> None:
+        self.pool.clear(self.node)
+        super().append(pooled)
+
+
+def test_a_connection_parked_while_the_idle_ones_are_dropped_is_dropped_too() -> None:
+    dropped: list[Any] = []
+    pool = Pool(Mock(drop=dropped.append))
+    node = pool.node(None)
+    idle = node.idle = ClearedMeanwhile()
+    idle.pool, idle.node = pool, node
+    late = Mock(generation=node.generation)
+    pool.park(node, late)
+    assert dropped == [late]
+    assert not node.idle
 
 
 def test_many_threads_ask_for_the_slots_at_once() -> None:

@@ -76,9 +76,11 @@ class Pool:
 
     def park(self, node: Node, pooled: PooledConnection) -> None:
         """Keep a connection for the next call."""
-        fresh = pooled.generation == node.generation
-        if fresh and self._keeps and len(node.idle) < MOST_IDLE:
+        if self._is_wanted(node, pooled) and len(node.idle) < MOST_IDLE:
             node.idle.append(pooled)
+            # Another thread may have let go of the idle ones between the look and the append.
+            if not self._is_wanted(node, pooled):
+                self._drop_idle(node)
         else:
             self._transport.drop(pooled)
 
@@ -92,9 +94,7 @@ class Pool:
     def clear(self, node: Node) -> None:
         """Let go of the idle connections to a server."""
         node.generation += 1
-        idle, node.idle = node.idle, deque()
-        for pooled in idle:
-            self._transport.drop(pooled)
+        self._drop_idle(node)
 
     def join(self, user: object) -> None:
         """Count one more mailbox that is open."""
@@ -130,6 +130,18 @@ class Pool:
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+    def _is_wanted(self, node: Node, pooled: PooledConnection) -> bool:
+        return self._keeps and pooled.generation == node.generation
+
+    def _drop_idle(self, node: Node) -> None:
+        # One by one, from the one deque that a node has: other threads use it meanwhile.
+        while node.idle:
+            try:
+                pooled = node.idle.pop()
+            except IndexError:  # another thread was quicker
+                return
+            self._transport.drop(pooled)
 
     def _begin_anew(self) -> None:
         """Leave the parent's connections alone: this process was forked from it."""
