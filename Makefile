@@ -71,4 +71,4 @@ verify: $(READY) ## Check the formal model with TLC, and that it finds every pla
 
 clean: ## Remove what the other targets made
 	find . -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .coverage* htmlcov dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* htmlcov dist
