@@ -1,12 +1,26 @@
 """Servers and mailboxes for the loops' tests."""
 
+import threading
+
 import pytest
 
 from tests.contract.shelf import Shelf
 from tests.services import redis_url
 from weakincentives.runtime import InMemoryMailbox
+from weakincentives.runtime.worker.quarantine import QUARANTINE
 
 __all__ = ["redis_url"]
+
+
+@pytest.fixture(autouse=True)
+def no_hands_left():
+    """Fail the test whose loop has not left: a job that must run alone would wait for it."""
+    yield
+    here = threading.get_ident()
+    left = [hands for hands, thread in list(QUARANTINE._hands.items()) if thread == here]
+    for hands in left:
+        QUARANTINE.leave(hands)
+    assert left == []
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """An interrupt at any moment leaves no message in nobody's hands."""
 
+import dis
+import functools
 import linecache
 import math
 import random
@@ -22,7 +24,8 @@ from weakincentives.runtime import (
     current_lease,
 )
 from weakincentives.runtime.mailbox import receive
-from weakincentives.runtime.worker import inbox, thread
+from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES
+from weakincentives.runtime.worker import inbox, quarantine, thread
 from weakincentives.runtime.worker import worker as worker_module
 
 pytestmark = [
@@ -71,11 +74,12 @@ def only_opens_a_block(frame):
 class AtLine:
     """Sends this process a signal at the n-th line that a loop runs, or none if there are fewer."""
 
-    def __init__(self, n):
+    def __init__(self, n, files=OURS):
         self.left = n
+        self.files = files
 
     def __call__(self, frame, event, arg):
-        if frame.f_code.co_filename not in OURS:
+        if frame.f_code.co_filename not in self.files:
             return None
         if event == "line" and not only_opens_a_block(frame):
             self.left -= 1
@@ -104,6 +108,68 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_in_flight(backend, in
         if at_line.left > 0:
             break
     assert n > 150
+
+
+def test_an_interrupt_at_any_line_leaves_no_thread_of_a_loop_behind(backend, interrupts):
+    """Not even in its very last lines: a job that must run alone would wait for it."""
+    for n in range(1, 100_000):
+        worker = worker_of(backend)
+        at_line, before = AtLine(n, (thread.__file__, quarantine.__file__)), sys.gettrace()
+        sys.settrace(at_line)
+        try:
+            worker.run(max_iterations=1, wait_time_seconds=0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert threading.get_ident() not in quarantine.QUARANTINE._hands.values(), n
+        assert worker._shared.threads == {}, n
+        assert LATEST_LEASES.store is None, n
+        if at_line.left > 0:
+            break
+    assert n > 30
+
+
+class AtJump:
+    """Sends this process a signal at the n-th jump back that a loop makes."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename not in OURS:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in jumps_back(frame.f_code):
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGALRM)
+        return self
+
+
+@functools.cache
+def jumps_back(code):
+    return {one.offset for one in dis.get_instructions(code) if "JUMP_BACKWARD" in one.opname}
+
+
+def test_an_interrupt_where_a_loop_begins_anew_leaves_nothing_behind(backend, interrupts):
+    """Python guards some of these jumps by no `try` and no `with`, though they are inside one."""
+    jobs = backend.mailbox("jobs")
+    for n in range(1, 100_000):
+        jobs.send_batch([1, 2, 3, 4])
+        at_jump, before = AtJump(n), sys.gettrace()
+        sys.settrace(at_jump)
+        try:
+            worker_of(backend).run(max_iterations=3, wait_time_seconds=0.001)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert jobs.stats().in_flight == 0, n
+        jobs.purge()
+        if at_jump.left > 0:
+            break
+    assert n > 5
 
 
 def test_interrupts_at_random_make_no_dead_letters(backend, interrupts):

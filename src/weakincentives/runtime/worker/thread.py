@@ -83,6 +83,8 @@ class WorkerThread:
         self.is_inherited = False
         """This is a forked child, and what is in hand is its parent's."""
         self._failures = 0
+        self._found: tuple[object, Retries]
+        """What was set for this thread before it began to serve."""
         self._event_loop: asyncio.Runner | None = None
 
     # --- what it has in hand ---------------------------------------------------------------
@@ -107,30 +109,47 @@ class WorkerThread:
 
     def serve(self) -> None:
         """Receive, handle and settle until the worker stops or the mailbox is closed."""
-        # A worker inside a job of another one puts back what it finds.
-        outer, retries, inbox = LATEST_LEASES.store, RETRIES.get(), self._inbox
+        self._found = LATEST_LEASES.store, RETRIES.get()
         try:
-            self._shared.threads[self] = threading.get_ident()
-            QUARANTINE.join(self)
-            RETRIES.set(Retries(self._fault, self._fault_is_over))
-            LATEST_LEASES.store = inbox.store
-            receives, closed = self._run.receives, inbox.closed
-            while not closed and not self._stop.is_set() and next(receives, None) is not None:
-                closed = not self._iterate() and inbox.closed
+            self._serve()
+        finally:
+            self._end()  # again: an interrupt may have come while it ended
+
+    def _serve(self) -> None:
+        try:
+            self._begin()
+            self._iterate_until_end()
             self._leave()
         except BaseException as error:  # noqa: BLE001 - handed to whoever called run()
             self._run.error = self._run.error or error
             self._stop.set()
             self._leave_after(error)
         finally:
-            if self._shared.turn._is_owned():  # an interrupt came as soon as it was taken
-                self._shared.turn.release()
-            LATEST_LEASES.store = outer
-            RETRIES.set(retries)
-            QUARANTINE.leave(self)
-            self._shared.threads.pop(self, None)
-            if self._event_loop is not None and not self.is_inherited:  # a parent goes on using it
-                self._event_loop.close()
+            self._end()
+
+    def _begin(self) -> None:
+        self._shared.threads[self] = threading.get_ident()
+        QUARANTINE.join(self)
+        RETRIES.set(Retries(self._fault, self._fault_is_over))
+        LATEST_LEASES.store = self._inbox.store
+
+    def _end(self) -> None:
+        if self._shared.turn._is_owned():  # an interrupt came as soon as it was taken
+            self._shared.turn.release()
+        # A worker inside a job of another one puts back what it found.
+        LATEST_LEASES.store, retries = self._found
+        RETRIES.set(retries)
+        QUARANTINE.leave(self)
+        self._shared.threads.pop(self, None)
+        if self._event_loop is not None and not self.is_inherited:  # a parent goes on using it
+            self._event_loop.close()
+
+    def _iterate_until_end(self) -> None:
+        # Not in `serve`: an interrupt where a loop begins anew passes by the `try` around it.
+        receives, inbox = self._run.receives, self._inbox
+        closed = inbox.closed
+        while not closed and not self._stop.is_set() and next(receives, None) is not None:
+            closed = not self._iterate() and inbox.closed
 
     def _leave_after(self, error: BaseException) -> None:
         """Leave with an attempt, or anything else, cut off."""
