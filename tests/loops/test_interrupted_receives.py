@@ -1,7 +1,5 @@
 """An interrupt at any moment leaves no message in nobody's hands."""
 
-import dis
-import functools
 import linecache
 import math
 import random
@@ -11,6 +9,7 @@ import threading
 
 import pytest
 
+from testkit.bytecode import jumps_back
 from testkit.interrupts import sparing_coverage
 from weakincentives import connect
 from weakincentives.clock import SystemClock
@@ -145,11 +144,6 @@ class AtJump:
             if self.left == 0:
                 signal.raise_signal(signal.SIGALRM)
         return self
-
-
-@functools.cache
-def jumps_back(code):
-    return {one.offset for one in dis.get_instructions(code) if "JUMP_BACKWARD" in one.opname}
 
 
 def test_an_interrupt_where_a_loop_begins_anew_leaves_nothing_behind(backend, interrupts):

@@ -84,16 +84,11 @@ def send(
     if rehearsal is not None:
         # Try it in memory first, so that a message that is refused creates no file.
         list(_sent_one_by_one(rehearsal, bodies[:1], delay, attributes, message_id))
-    unheard: output.OutputError | None = None
     with weakincentives.connect(url) as backend:
         mailbox = backend.mailbox(queue)
-        for sent in _sent_one_by_one(mailbox, bodies, delay, attributes, message_id):
-            # Print each id at once, because a later send may fail. If printing fails, go on.
-            if unheard is None:
-                try:
-                    _print_sent(sent, as_json)
-                except output.OutputError as error:
-                    unheard = error
+        unheard = _print_all_sent(
+            _sent_one_by_one(mailbox, bodies, delay, attributes, message_id), as_json
+        )
     if is_in_memory(url):
         gone = "message" if len(bodies) == 1 else "messages"
         output.note(f"wink: memory:// ends with this process, and the {gone} with it")
@@ -121,6 +116,18 @@ def _sent_one_by_one(
             if isinstance(error, SerializationError):
                 raise InvalidParameterError(str(error)) from error
             raise
+
+
+def _print_all_sent(sent: Iterator[str], as_json: bool) -> output.OutputError | None:
+    """Print each id at once, because a later send may fail. If printing fails, only send."""
+    unheard: output.OutputError | None = None
+    for id in sent:
+        if unheard is None:
+            try:
+                _print_sent(id, as_json)
+            except output.OutputError as error:
+                unheard = error
+    return unheard
 
 
 def _print_sent(id: str, as_json: bool) -> None:

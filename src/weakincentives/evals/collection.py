@@ -222,14 +222,18 @@ class Collection:
     def acknowledge(self) -> None:
         """Acknowledge the reported results; one that cannot be removed would be counted once."""
         try:
-            while self._packs and self._receive(0.0):
-                pass  # receive this collection's own packs, to acknowledge them below
-            for held in list(self._held.values()):
-                if held.others:
-                    self._send(held.others)
+            self._unpack()
         except MailboxError as error:
             logger.warning("%s: results stay behind: %s", self._mailbox.name, error)
         self._remove([held.lease for held in self._held.values()])
+
+    def _unpack(self) -> None:
+        """Receive this collection's own packs, and send what others need of all packs."""
+        while self._packs and self._receive(0.0):
+            pass
+        for held in list(self._held.values()):
+            if held.others:
+                self._send(held.others)
 
     def release(self) -> None:
         """Make the results visible to other collectors again, at once."""

@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, overload
+from typing import Any, BinaryIO, Generic, overload
 
 from typing_extensions import TypeVar
 
@@ -153,20 +153,24 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the content of each line that is not blank."""
     try:
         with path.open("rb") as file:
-            number = 0
-            # Read at most the limit, so that a file without line ends cannot fill the memory.
-            while line := file.readline(MAX_LINE + 1):
-                number += 1
-                if len(line) > MAX_LINE and not line.endswith(b"\n"):
-                    raise DatasetError(
-                        f"{path}, line {number} is longer than {MAX_LINE:,} bytes, the limit for "
-                        f"a sample; store large inputs elsewhere and refer to them"
-                    )
-                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if line.strip():
-                    yield number, line
+            yield from _lines_of(file, path)
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    # Read at most the limit, so that a file without line ends cannot fill the memory.
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            raise DatasetError(
+                f"{path}, line {number} is longer than {MAX_LINE:,} bytes, the limit for "
+                f"a sample; store large inputs elsewhere and refer to them"
+            )
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if line.strip():
+            yield number, line
 
 
 def _read(codec: Codec, line: bytes, place: str) -> Any:

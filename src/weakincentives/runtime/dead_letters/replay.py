@@ -91,18 +91,28 @@ def replay_dead_letters(
     body_type = source.body_type
     bind(dlq, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
     replay = Replay(dlq, source, predicate, reply_resolver, dry_run)
-    replayed = 0
     if limit == 0:
         return 0
     try:
-        for letter in replay.by_peeking() if dlq.capabilities.peeks else replay.by_receiving():
-            replayed += 1
-            if progress is not None:
-                progress(replayed, letter)
-            if limit is not None and replayed >= limit:
-                break
+        letters = replay.by_peeking() if dlq.capabilities.peeks else replay.by_receiving()
+        return _count(letters, limit, progress)
     finally:
         replay.end()
+
+
+def _count(
+    letters: Iterator[DeadLetter[Any]],
+    limit: int | None,
+    progress: Callable[[int, DeadLetter[Any]], object] | None,
+) -> int:
+    """Return how many letters there are, and tell of each, up to the limit."""
+    replayed = 0
+    for letter in letters:
+        replayed += 1
+        if progress is not None:
+            progress(replayed, letter)
+        if limit is not None and replayed >= limit:
+            break
     return replayed
 
 
@@ -152,38 +162,42 @@ class Replay:
         of letters that were not seen yet; and so that this holds however long it takes, their
         leases are extended.
         """
-        seen: set[str] = set()
         held: dict[str, Lease] = {}
-        config = LeaseExtenderConfig(interval=LEASE, extension=LEASE, max_lease_seconds=None)
-        hold = LeaseExtender(config).hold
         try:
-            while True:
-                messages = self._dlq.receive(
-                    max_messages=min(PAGE, self._dlq.limits.max_batch),
-                    visibility_timeout=self._dlq.limits.rounded(LEASE),
-                )
-                fresh = [message for message in messages if message.id not in seen]
-                seen.update(message.id for message in messages)
-                for message in messages:
-                    if message.id in held:
-                        held[message.id].release()
-                    held[message.id] = hold(message)
-                for message in fresh:
-                    letter = self._matching(message.payload, message.id)
-                    if letter is not None and self._dry_run:
-                        yield letter
-                    elif letter is not None:
-                        self._send(message.payload, message.id, letter)
-                        message.acknowledge()
-                        held.pop(message.id).release()
-                        self._was_removed(message.id)
-                        yield letter
-                if not fresh:
-                    return
+            yield from self._received(held)
         finally:
             for lease in held.values():
                 lease.release()
             self._release([lease.message.receipt_handle for lease in held.values()])
+
+    def _received(self, held: dict[str, Lease]) -> Iterator[DeadLetter[Any]]:
+        """Receive until nothing new comes; the letters that stay in place are in ``held``."""
+        seen: set[str] = set()
+        config = LeaseExtenderConfig(interval=LEASE, extension=LEASE, max_lease_seconds=None)
+        hold = LeaseExtender(config).hold
+        while True:
+            messages = self._dlq.receive(
+                max_messages=min(PAGE, self._dlq.limits.max_batch),
+                visibility_timeout=self._dlq.limits.rounded(LEASE),
+            )
+            fresh = [message for message in messages if message.id not in seen]
+            seen.update(message.id for message in messages)
+            for message in messages:
+                if message.id in held:
+                    held[message.id].release()
+                held[message.id] = hold(message)
+            for message in fresh:
+                letter = self._matching(message.payload, message.id)
+                if letter is not None and self._dry_run:
+                    yield letter
+                elif letter is not None:
+                    self._send(message.payload, message.id, letter)
+                    message.acknowledge()
+                    held.pop(message.id).release()
+                    self._was_removed(message.id)
+                    yield letter
+            if not fresh:
+                return
 
     def _release(self, handles: Sequence[str]) -> None:
         """Release letters; on backends that can, without counting the delivery."""

@@ -297,9 +297,12 @@ class RunningServer:
 
     async def _drain(self, connection: socket.socket) -> None:
         async with asyncio.timeout(DRAIN_TIMEOUT):
-            for _ in range(DRAIN_BYTES // 4096):
-                if not await self._loop.sock_recv(connection, 4096):
-                    return
+            await self._read_rest(connection)
+
+    async def _read_rest(self, connection: socket.socket) -> None:
+        for _ in range(DRAIN_BYTES // 4096):
+            if not await self._loop.sock_recv(connection, 4096):
+                return
 
     async def _respond(self, path: str) -> HTTPResponse:
         if path == "/health/live":

@@ -138,16 +138,20 @@ def all_stacks() -> str:
 def end_process(report: str) -> None:
     """Log the report and exit with `WATCHDOG_EXIT_CODE`, even if logging itself hangs."""
     try:
-        for say in (partial(_log, report), partial(_write, report.encode())):
-            # In a thread, because logging may block: the hanging thread may hold a log handler's
-            # lock, or the log may go to a pipe that is full.
-            thread = threading.Thread(target=say, daemon=True)
-            thread.start()
-            thread.join(REPORT_SECONDS)
-            if not thread.is_alive():
-                break
+        _say(report)
     finally:
         os._exit(WATCHDOG_EXIT_CODE)
+
+
+def _say(report: str) -> None:
+    for say in (partial(_log, report), partial(_write, report.encode())):
+        # In a thread, because logging may block: the hanging thread may hold a log handler's
+        # lock, or the log may go to a pipe that is full.
+        thread = threading.Thread(target=say, daemon=True)
+        thread.start()
+        thread.join(REPORT_SECONDS)
+        if not thread.is_alive():
+            break
 
 
 def _log(report: str) -> None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.seam.driver import drive, run
 from weakincentives.runtime.mailbox.seam.optional_protocols import AnswerCarrier
-from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Leasing, Store
+from weakincentives.runtime.mailbox.seam.store import (
+    GivingBack,
+    Leases,
+    Leasing,
+    Listener,
+    Store,
+)
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal, next_pause
 
 from .envelope import Unreadable
@@ -211,16 +217,28 @@ async def _listen(
     stop: StopSignal | None,
 ) -> Received:
     with box._listening(store, stop) as listener:
-        while not box.closed and not (stop is not None and stop.is_set()):
-            _report(box, leases)
-            remaining = deadline - time.monotonic()
-            pause = next_pause(remaining, box.store.look_interval, leases.next_due)
-            started = box.store.clock.monotonic()
-            leases = await listener.lease(count, seconds, pause)
-            if leases.messages:
-                return opened(box, leases, (leases.at or started) + seconds)
-            if remaining <= 0:
-                break
+        return await _listen_with(listener, box, count, seconds, deadline, leases, stop)
+
+
+async def _listen_with(
+    listener: Listener,
+    box: "StoreMailbox[Any, Any]",
+    count: int,
+    seconds: float,
+    deadline: float,
+    leases: Leases,
+    stop: StopSignal | None,
+) -> Received:
+    while not box.closed and not (stop is not None and stop.is_set()):
+        _report(box, leases)
+        remaining = deadline - time.monotonic()
+        pause = next_pause(remaining, box.store.look_interval, leases.next_due)
+        started = box.store.clock.monotonic()
+        leases = await listener.lease(count, seconds, pause)
+        if leases.messages:
+            return opened(box, leases, (leases.at or started) + seconds)
+        if remaining <= 0:
+            break
     return []
 
 

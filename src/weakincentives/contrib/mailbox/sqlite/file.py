@@ -196,9 +196,10 @@ class File:
             reader, self.reader = self.reader, None
             writer, self.writer = self.writer, None
             self._spare_journal(reader, writer)
-            for connection in (reader, writer):
-                if connection is not None:
-                    connection.close()
+            if reader is not None:
+                reader.close()
+            if writer is not None:
+                writer.close()
 
     def _spare_journal(self, *connections: apsw.Connection | None) -> None:
         """Let closing leave the journal of a file that is gone alone: it may be another's now."""

@@ -187,19 +187,22 @@ class Watch:
                 pass
 
     def _run(self) -> None:
-        busy_until = time.monotonic() + LINGER
         try:
-            while not self._stopped:
-                if self.signal.wait(LINGER) and not self._stopped:
-                    self._heard()
-                now = time.monotonic()
-                if now >= busy_until:
-                    if self._idle(self):
-                        return
-                    busy_until = now + LINGER
+            self._listen()
         finally:
             self.signal.close()
             self._ended.release()
+
+    def _listen(self) -> None:
+        busy_until = time.monotonic() + LINGER
+        while not self._stopped:
+            if self.signal.wait(LINGER) and not self._stopped:
+                self._heard()
+            now = time.monotonic()
+            if now >= busy_until:
+                if self._idle(self):
+                    return
+                busy_until = now + LINGER
 
 
 def _watching(

@@ -38,9 +38,12 @@ class HeldLeases:
         """Remember new leases, and forget some that ended unsettled."""
         with self._lock:
             if since >= self._next_sweep:
-                self._leases = {h: held for h, held in self._leases.items() if held.until > since}
+                self._sweep(since)
                 self._next_sweep = since + SWEEP_EVERY
             self._leases.update(dict.fromkeys(handles, HeldLease(since, until)))
+
+    def _sweep(self, now: float) -> None:
+        self._leases = {h: held for h, held in self._leases.items() if held.until > now}
 
     def of(self, handles: Sequence[str], now: float) -> list[HeldLease | None]:
         """Return the leases that still run, in the order of the handles."""

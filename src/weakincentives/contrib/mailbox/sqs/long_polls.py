@@ -134,14 +134,9 @@ class LongPolls:
 
     def _deliver(self, leases: Leases, seconds: float) -> None:
         messages = list(leases.messages)
-        served: list[tuple[Waiter, list[Leased]]] = []
         with self._lock:
-            while messages and self._line:
-                waiter = self._line.pop(0)
-                served.append((waiter, messages[: waiter.count]))
-                del messages[: waiter.count]
-            over = [waiter for waiter in self._line if waiter.remaining() < SHORTEST_POLL]
-            self._line = [waiter for waiter in self._line if waiter not in over]
+            served = self._shared_out(messages)
+            over = self._over()
         for waiter in over:
             waiter.future.set_result(Leases(()))
         for waiter, part in served:
@@ -150,6 +145,21 @@ class LongPolls:
         with self._lock:
             self._polls -= 1
             self._staff()
+
+    def _shared_out(self, messages: list[Leased]) -> list[tuple[Waiter, list[Leased]]]:
+        """Take from the line whoever gets some of the messages; the lock is held."""
+        served: list[tuple[Waiter, list[Leased]]] = []
+        while messages and self._line:
+            waiter = self._line.pop(0)
+            served.append((waiter, messages[: waiter.count]))
+            del messages[: waiter.count]
+        return served
+
+    def _over(self) -> list[Waiter]:
+        """Take from the line whoever has waited for long enough; the lock is held."""
+        over = [waiter for waiter in self._line if waiter.remaining() < SHORTEST_POLL]
+        self._line = [waiter for waiter in self._line if waiter not in over]
+        return over
 
     def _serve(self, waiter: Waiter, leases: Leases, seconds: float) -> None:
         try:

@@ -126,7 +126,8 @@ class InMemoryReplyTable:
         """Return the ids of expired replies."""
         now = self._clock.monotonic()
         with self._lock:
-            return [id for id, entry in self._entries.items() if now >= entry.expires][:limit]
+            entries = list(self._entries.items())
+        return [id for id, entry in entries if now >= entry.expires][:limit]
 
     async def cleanup_expired(self, limit: int) -> int:
         """Remove expired replies and return how many."""

@@ -164,9 +164,10 @@ class InMemoryStore:
             for entry in taken:
                 serial += 1
                 leased.append(self._lease(entry, serial, until, wall))
-                if ids is None:
+            if ids is None:
+                for _ in taken:
                     pending.popleft()
-            if ids is not None:
+            else:
                 self._pending = deque(entry for entry in pending if entry.state is PENDING)
             if len(self._due) > 128 + 2 * len(self._entries):
                 self._compact()
@@ -268,9 +269,12 @@ class InMemoryStore:
         """Remember these ids for only five more minutes if they would be remembered for longer."""
         now = self._now()
         with self._lock:
-            for id in ids:
-                if self._sequels.pop(id, None) is not None:
-                    self._known_ids[id] = now
+            self._forget_soon(ids, now)
+
+    def _forget_soon(self, ids: Sequence[str], now: float) -> None:
+        for id in ids:
+            if self._sequels.pop(id, None) is not None:
+                self._known_ids[id] = now
 
     async def stats(self) -> QueueStats:
         """Count the messages by state."""

@@ -9,7 +9,7 @@ from weakincentives.runtime.mailbox.errors import (
     ReplyTimeoutError,
 )
 from weakincentives.runtime.mailbox.limits import check_positive
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyListener, ReplyRow, ReplyState
 
 from .typed_reply_table import TypedReplyTable
 
@@ -115,15 +115,16 @@ class PendingReply(Generic[T]):
             return self._value  # type: ignore[no-any-return]
         listener = self._replies.table.listen(self.id, in_loop=in_loop)
         try:
-            while not self._accept(await listener.get(max(deadline - time.monotonic(), 0.0))):
-                if time.monotonic() >= deadline:
-                    raise ReplyTimeoutError(
-                        f"no reply to {self.id} yet; wait() can be called again"
-                    )
+            await self._listen(listener, deadline)
             await (self._replies.run_async(self._forget) if in_loop else self._forget())
             return self._value  # type: ignore[no-any-return]
         finally:
             listener.close()
+
+    async def _listen(self, listener: ReplyListener, deadline: float) -> None:
+        while not self._accept(await listener.get(max(deadline - time.monotonic(), 0.0))):
+            if time.monotonic() >= deadline:
+                raise ReplyTimeoutError(f"no reply to {self.id} yet; wait() can be called again")
 
     async def _poll(self) -> T | None:
         if self._value is NOTHING:

@@ -52,9 +52,7 @@ class Bell:
             return
         with self._lock:
             for ear in list(self._waiting)[:times]:
-                wake = self._waiting.pop(ear, None)
-                if wake is not None:
-                    wake()
+                self._waiting.pop(ear, _nothing)()
 
     def ring_all(self) -> None:
         """Wake every waiter."""
@@ -68,6 +66,10 @@ class Bell:
         """Forget the waiters in a forked child: they are threads of the parent."""
         self._lock = usable_lock(self._lock)
         self._waiting = {}
+
+
+def _nothing() -> None:
+    """Stand for a waiter that has left."""
 
 
 class Ear:
