@@ -18,7 +18,7 @@ from weakincentives.runtime import (
     Worker,
     WorkerConfig,
 )
-from weakincentives.runtime.leases.scheduler import SCHEDULERS, LeaseScheduler, LeaseSchedulers
+from weakincentives.runtime.leases.scheduler import LeaseScheduler, LeaseSchedulers
 
 LEASE = 1.5
 
@@ -81,8 +81,8 @@ def test_one_that_hangs_delays_no_other_kind():
 
 def test_threads_are_as_many_as_backends_and_go_with_the_leases(tmp_path, monkeypatch):
     monkeypatch.setattr("weakincentives.runtime.leases.scheduler.IDLE_SECONDS", 0.05)
-    gc.collect()  # what other tests left may hold leases
-    eventually(lambda: not SCHEDULERS.all(), within=120)
+    schedulers = LeaseSchedulers()  # not those in which other tests may have left leases
+    monkeypatch.setattr("weakincentives.runtime.leases.extender.SCHEDULERS", schedulers)
     files = [tmp_path / "one.db", tmp_path / "two.db"]
     boxes = [SQLiteMailbox(f"q{n}", path=path) for path in files for n in range(10)]
     boxes += [InMemoryMailbox(f"q{n}") for n in range(10)]
@@ -91,17 +91,17 @@ def test_threads_are_as_many_as_backends_and_go_with_the_leases(tmp_path, monkey
         box.send_batch(["a"] * 3)
         messages = box.receive(max_messages=3, visibility_timeout=LEASE)
         leases += [extender.hold(message) for message in messages]
-    assert len(threads()) == len(SCHEDULERS.all()) == 3
+    threads = {scheduler.thread for scheduler in schedulers.all()}
+    assert len(threads) == len(schedulers.all()) == 3
     eventually(lambda: extender.counters.extended >= len(leases))
     for lease in leases:
         lease.release()
-    eventually(lambda: not threads() and not SCHEDULERS.all())
+    eventually(lambda: not schedulers.all())
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
     for box in boxes:
         box.close()
-
-
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "lease-extender"]
 
 
 def test_what_ends_first_is_asked_for_first_and_again_after_a_failure():

@@ -348,6 +348,8 @@ def test_a_mailbox_lost_before_a_job_that_runs_alone_ends_no_loop(box, monkeypat
 
 def test_a_loop_beats_while_a_job_of_another_loop_runs_alone(box):
     class Hands:
+        in_event_loop = False
+
         def is_busy(self):
             return False
 
