@@ -10,7 +10,7 @@ from typing import Any
 
 from chaos.processes import Child
 from chaos.stage import Stage
-from testkit.interrupts import sparing_coverage
+from testkit.interrupts import sparing_coverage, strike_again_if_lost
 from testkit.waiting import eventually
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, Worker
@@ -127,8 +127,9 @@ def serve_until_interrupted(url: str, _histories: str, _name: str, path: str, af
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGALRM, sparing_coverage(leave))
+    strike_again_if_lost()
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, sparing_coverage(leave))
     with connect(url) as backend:
         worker: Worker[Any, Any] = Worker(
             backend.mailbox("jobs"),
