@@ -4,9 +4,7 @@ An operation is interrupted at one point after the other (or, by a real timer, a
 then: has it happened or not, is every send that returned still there, can others go on?
 """
 
-import dis
 import functools
-import gc
 import json
 import os
 import random
@@ -16,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import apsw
 
 from chaos.connections import Connections
+from chaos.points import Points
 from testkit.interrupts import sparing_coverage
 from weakincentives import connect
 from weakincentives.runtime.mailbox import MailboxConnectionError, ReentrantStepError
@@ -230,115 +229,30 @@ def forks(world: World) -> None:
 HANDLERS = {one.__name__: one for one in (raises, sends, sends_here, forks)}
 
 
-class Points:
-    """Traces what is called inside a ``with``, and calls a handler at the point of this number.
-
-    A point is where the interpreter looks for signals: after a call, at the beginning of a
-    function, and where a loop begins anew. It does so as part of that very instruction, and a
-    tracer can only raise before the next one: where that is not guarded by the same ``with`` or
-    ``try``, a tracer must not raise.
-
-    The garbage collector is off meanwhile: what it calls is no part of the operation, and would
-    swallow what the handler raises.
-    """
-
-    def __init__(
-        self, raising: bool, at: int = -1, handler: Callable[[], None] = lambda: None
-    ) -> None:
-        self.count = 0
-        self._raising = raising
-        self._at = at
-        self._handler = handler
-        self._before: dict[int, int] = {}
-
-    def __enter__(self) -> "Points":
-        self._former = sys.gettrace()
-        self._collecting = gc.isenabled()
-        gc.disable()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._former)
-        if self._collecting:
-            gc.enable()
-
-    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code is Points.__exit__.__code__:
-            return None
-        if event == "call":
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        elif event == "return":
-            self._before.pop(id(frame), None)
-        elif event == "opcode":
-            before = self._before.get(id(frame), -1)
-            self._before[id(frame)] = frame.f_lasti
-            guards = _points(frame.f_code)
-            if before in guards and not (
-                self._raising and guards[before] != _guard(frame.f_code, frame.f_lasti)
-            ):
-                self.count += 1
-                if self.count == self._at:
-                    sys.settrace(None)
-                    self._handler()
-                    return None
-        return self._trace
-
-
-@functools.cache
-def _points(code: CodeType) -> dict[int, Any]:
-    """Return the instructions that look for signals, and what catches what is raised there."""
-    found = list(dis.get_instructions(code))
-    return {
-        one.offset: _guard(code, one.offset)
-        for one, then in zip(found, [*found[1:], found[-1]], strict=True)
-        if (one.opname.startswith("CALL") and not _takes_coroutine(code, then))
-        or one.opname in ("RESUME", "JUMP_BACKWARD")
-    }
-
-
-def _takes_coroutine(code: CodeType, then: dis.Instruction) -> bool:
-    """Whether the call before made a coroutine: nobody looks for signals before it is taken.
-
-    It is awaited, returned to the driver, or the driver remembers it to close it.
-    """
-    return (
-        then.opname == "GET_AWAITABLE"
-        or (then.opname == "RETURN_VALUE" and code.co_name == "<lambda>")
-        or (then.opname == "STORE_FAST" and then.argval == "coroutine")
-    )
-
-
-@functools.cache
-def _guard(code: CodeType, offset: int) -> Any:
-    for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]
-        if entry.start <= offset < entry.end:
-            return entry.target
-    return None
-
-
 def each_point(
     world: World, operation: Operation, kind: str, stride: int = 1, first: int = 1
 ) -> tuple[int, list[str]]:
     """Interrupt an operation at every ``stride``-th point; return how often, and what was wrong."""
     raising = kind == "raises"
-    for _ in range(2):  # from Python 3.13 on, a function has no points when it is first traced
+    for _ in range(2):  # the first time, more is done than later
         world.clear()
+        prepared = operation.prepare(world)
         with Points(raising) as points:
-            operation.act(world, operation.prepare(world))
+            operation.act(world, prepared)
     wrong: list[str] = []
-    trials = 0
+    struck = 0
     for at in range(first, points.count + 1, stride):
         world.clear()
-        trials += 1
+        strike = Points(raising, at, functools.partial(HANDLERS[kind], world))
 
-        def interrupt(prepared: Any, at: int = at) -> Any:
-            with Points(raising, at, functools.partial(HANDLERS[kind], world)):
+        def interrupt(prepared: Any, strike: Points = strike) -> Any:
+            with strike:
                 return operation.act(world, prepared)
 
         wrong += [f"point {at}: {one}" for one in trial(world, operation, interrupt)]
+        struck += strike.has_struck
     world.clear()
-    return trials, wrong
+    return struck, wrong
 
 
 def trial(world: World, operation: Operation, interrupt: Callable[[Any], Any]) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from chaos.interrupts import Points
+from chaos.interrupts import Interrupted
+from chaos.points import Points
+from testkit.bytecode import unguarded_jumps
 
 
 @pytest.fixture
@@ -54,3 +57,29 @@ def test_the_collector_stays_off_where_it_was_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def wait(ended: list[bool]) -> None:
+    left = [1, 2, 3]
+    try:
+        while left.pop() > 1:
+            len(left)
+    finally:
+        ended.append(True)
+
+
+def test_a_jump_that_python_leaves_unguarded_is_a_point() -> None:
+    def interrupt() -> None:
+        raise Interrupted
+
+    for _ in range(2):
+        with Points(raising=True) as points:
+            wait([])
+    passed_by = 0
+    for at in range(1, points.count + 1):
+        ended: list[bool] = []
+        with suppress(Interrupted), Points(True, at, interrupt):
+            wait(ended)
+        passed_by += not ended
+    # One at the beginning of the function, before the `try`.
+    assert (passed_by > 1) == bool(list(unguarded_jumps(wait.__code__)))

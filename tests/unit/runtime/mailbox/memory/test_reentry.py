@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.interrupts import Points
+from chaos.points import Points
 from weakincentives.runtime.mailbox import InMemoryMailbox, MailboxFullError, ReentrantStepError
 
 Box = InMemoryMailbox[str, None]
