@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import weakref
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -48,21 +49,25 @@ class Quarantine:
         """Whoever wants to be alone. A thread of a loop looks at it before it goes on."""
         self._until = 0.0
         self._lock = threading.Lock()
-        self._hands: dict[Hands, int] = {}
+        # Weak, because an interrupt may keep a thread from leaving; without a callback, in which
+        # an interrupt would be lost.
+        self._hands: dict[weakref.ref[Hands], int] = {}
 
     def begin_anew(self) -> None:
         """Forget everything, as a forked child must: what it finds in hand is its parent's."""
-        for hands in self._hands:
+        for hands, _ in self._present():
             hands.disown()
         self._reset()
 
     def join(self, hands: Hands) -> None:
         """Count one more thread that may hold messages: the current one."""
-        self._hands[hands] = threading.get_ident()
+        for key in [key for key in list(self._hands) if key() is None]:
+            self._hands.pop(key, None)
+        self._hands[weakref.ref(hands)] = threading.get_ident()
 
     def leave(self, hands: Hands) -> None:
         """Count it no longer."""
-        self._hands.pop(hands, None)
+        self._hands.pop(weakref.ref(hands), None)
         self.end(hands)
 
     def begin(self, hands: Hands, stop: StopSignal) -> bool:
@@ -126,13 +131,17 @@ class Quarantine:
             hands.beat()
             await stop.wait_async(LOOK)
 
+    def _present(self) -> list[tuple[Hands, int]]:
+        known = [(key(), thread) for key, thread in list(self._hands.items())]
+        return [(hands, thread) for hands, thread in known if hands is not None]
+
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until
 
     def _others_busy(self, me: Hands) -> bool:
         return any(
             other.is_busy()
-            for other, thread in list(self._hands.items())
+            for other, thread in self._present()
             if other is not me and not _is_below(me, other, thread)
         )
 

@@ -1,6 +1,7 @@
 """One thread of the process works while the others hold nothing."""
 
 import threading
+import weakref
 from contextvars import Context
 
 import pytest
@@ -39,7 +40,7 @@ def in_thread(call, *args):
 def join_elsewhere(room, hands):
     """Join as a thread that is none of this test's: the ids of ended ones come again."""
     room.join(hands)
-    room._hands[hands] = -1
+    room._hands[weakref.ref(hands)] = -1
 
 
 def test_whoever_wants_to_be_alone_waits_for_the_others(room):
@@ -120,3 +121,12 @@ def test_whoever_waits_beats_meanwhile(room):
     for thread in threads:
         thread.join(120)
         assert not thread.is_alive()
+
+
+def test_who_was_interrupted_before_it_could_leave_is_not_waited_for(room):
+    gone, alone = Hands(busy=True), Hands()
+    join_elsewhere(room, gone)
+    del gone
+    thread = in_thread(room.begin, alone, StopSignal())
+    thread.join(120)
+    assert not thread.is_alive()
