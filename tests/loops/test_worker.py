@@ -13,6 +13,7 @@ from tests.loops.helpers import bodies, boom, drained, in_background
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     Backoff,
+    DLQConsumer,
     InMemoryMailbox,
     InProcessDispatcher,
     InvalidParameterError,
@@ -334,6 +335,12 @@ def test_a_lease_that_is_over_at_once_is_refused(box, value):
     with pytest.raises(InvalidParameterError, match="visibility_timeout"):
         Worker(box, ran.append).run(visibility_timeout=value, max_iterations=3)
     assert ran == []
+
+
+def test_a_consumer_of_dead_letters_refuses_such_a_lease_too(box):
+    consumer = DLQConsumer(mailbox=box, handler=str)
+    with pytest.raises(InvalidParameterError, match="visibility_timeout"):
+        consumer.run(visibility_timeout=0, max_iterations=1, wait_time_seconds=0)
 
 
 # --- replies that nobody waits for ----------------------------------------------------------

@@ -89,7 +89,7 @@ class DLQConsumer(BuiltOnWorker, Generic[T]):
         """Handle dead letters until `shutdown`."""
         super().run(
             max_iterations=max_iterations,
-            visibility_timeout=visibility_timeout or self._visibility_timeout,
+            visibility_timeout=self._lease(visibility_timeout),
             wait_time_seconds=wait_time_seconds,
         )
 
@@ -103,6 +103,9 @@ class DLQConsumer(BuiltOnWorker, Generic[T]):
         """Do what `run` does, in the event loop of the caller; for async handlers."""
         await super().run_async(
             max_iterations=max_iterations,
-            visibility_timeout=visibility_timeout or self._visibility_timeout,
+            visibility_timeout=self._lease(visibility_timeout),
             wait_time_seconds=wait_time_seconds,
         )
+
+    def _lease(self, asked: float | None) -> float:
+        return self._visibility_timeout if asked is None else asked
