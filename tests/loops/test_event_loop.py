@@ -529,7 +529,7 @@ def test_a_mailbox_that_fails_for_a_while_is_tried_again_and_nothing_is_lost(job
     jobs.send_batch([1, 2])
     worker = Worker(jobs, handle, config=WorkerConfig(concurrency=2))
     exchange = worker._loop_inbox.exchange_async
-    with in_background(worker):
+    with in_background(worker, wait_time_seconds=0.5):  # it is known to be back after a receive
         eventually(lambda: len(gate.inside) == 2)
         monkeypatch.setattr(worker._loop_inbox, "exchange_async", failing)
         gate.open.set()

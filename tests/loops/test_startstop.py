@@ -36,7 +36,9 @@ ADAPTER = CallableAdapter(lambda prompt: prompt.params)
     ],
     ids=["worker", "concurrent worker", "main loop", "consumer"],
 )
-def test_races(make):
+def test_races(make, monkeypatch):
+    # The thread that keeps leases lingers, and they wait for its end.
+    monkeypatch.setattr("weakincentives.runtime.leases.scheduler.IDLE_SECONDS", 0.05)
     exercise(runnable(lambda: make(InMemoryMailbox("jobs"))), rounds=10)
 
 

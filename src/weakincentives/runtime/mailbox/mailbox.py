@@ -34,7 +34,12 @@ from . import send as sending
 from .api import Mailbox, MailboxStats
 from .capabilities import Capabilities
 from .envelope import Sealer
-from .errors import InvalidParameterError, MailboxResolutionError, UnsupportedOperationError
+from .errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxResolutionError,
+    UnsupportedOperationError,
+)
 from .limits import Limits
 from .message import Carried, Message, Peeked
 from .resolver import MailboxResolver
@@ -230,7 +235,12 @@ class StoreMailbox(Generic[T, R]):
             return receiving.exchange_now(self, [], *asked)
         # Without a wait this is a single step, so the cost of a coroutine is avoided.
         started = self.store.clock.monotonic()
-        leases = plain.lease_now(max_messages, visibility_timeout)
+        try:
+            leases = plain.lease_now(max_messages, visibility_timeout)
+        except MailboxClosedError:
+            if not self.closed:
+                raise
+            return []  # as if it had been closed a moment before
         return receiving.opened(self, leases, started + visibility_timeout)
 
     async def receive_async(

@@ -17,7 +17,12 @@ from weakincentives.runtime.mailbox.seam.store import (
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal, next_pause
 
 from .envelope import Unreadable
-from .errors import InvalidParameterError, ReceiptHandleExpiredError, SerializationError
+from .errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    ReceiptHandleExpiredError,
+    SerializationError,
+)
 from .events import LeasesExpired, MessageReceived, MessagesDropped, MessagesSetAside
 from .message import Carried, Message
 
@@ -93,7 +98,12 @@ async def exchange(
         elif not count:
             leases = Leases((), await store.acknowledge(handles) if handles else ())
         else:
-            leases = await store.lease(count, seconds, acknowledge=handles)
+            try:
+                leases = await store.lease(count, seconds, acknowledge=handles)
+            except MailboxClosedError:
+                if handles or not box.closed:
+                    raise
+                return []  # as if it had been closed a moment before
         _acknowledged(held, leases.acknowledged)
         if carried:
             _record_answers(carried, leases.acknowledged)
@@ -234,7 +244,12 @@ async def _listen_with(
         remaining = deadline - time.monotonic()
         pause = next_pause(remaining, box.store.look_interval, leases.next_due)
         started = box.store.clock.monotonic()
-        leases = await listener.lease(count, seconds, pause)
+        try:
+            leases = await listener.lease(count, seconds, pause)
+        except MailboxClosedError:
+            if not box.closed:
+                raise
+            break
         if leases.messages:
             return opened(box, leases, (leases.at or started) + seconds)
         if remaining <= 0:
