@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+REWRITTEN := $(VENV)/.rewritten
 
 # Four for each of two cores: three quarters of the tests' time is waiting for leases and servers.
 WORKERS ?= 8
@@ -27,10 +28,17 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --group dev --editable '.[all]'
 	@touch $(READY)
 
+# Pytest rewrites each file of tests before its first use, which takes longer than to collect them:
+# once for a clone, beside the checks, and not in every worker at the same time.
+$(REWRITTEN): $(READY)
+	-@$(BIN)/python -m pytest --collect-only -q -m "not full" tests > /dev/null 2>&1
+	@touch $(REWRITTEN)
+
 demo: $(READY) ## Run the main job on the embedded default: workers, a crash, a dead letter, a replay
 	@$(BIN)/wink demo
 
-test: $(READY) check ## Lint, types, layers and the tests
+test: $(READY) ## Lint, types, layers and the tests
+	@$(MAKE) --no-print-directory --jobs=2 check $(REWRITTEN)
 	$(BIN)/python -m pytest $(SPREAD) -m "not full" tests
 
 coverage: $(READY) check ## The same, and fail if they cover less than 95 % of the lines

@@ -67,12 +67,12 @@ def poll_begun(cloud: Cloud) -> None:
 
 def test_closing_ends_a_long_poll_within_a_second(ministack: Cloud) -> None:
     box = ministack.mailbox()
-    waiting = background(box.receive, wait_time_seconds=5)
+    waiting = background(box.receive, wait_time_seconds=11)
     poll_begun(ministack)
     started = time.monotonic()
     box.close()
     assert waiting.result(120) == []
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 10
 
 
 def test_what_a_poll_left_behind_brings_is_given_back(ministack: Cloud) -> None:
