@@ -7,7 +7,9 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox, InMemoryMailboxFactory
 from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyStore
 from weakincentives.runtime.mailbox.replies.channel import ReplyChannel
+from weakincentives.runtime.mailbox.replies.parts import Part
 from weakincentives.runtime.mailbox.replies.reply import Reply
+from weakincentives.runtime.mailbox.replies.status import JobState, JobStatus
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyEntry, ReplyState, ReplyStore
 
 from .api import Mailbox, MailboxStats
@@ -28,7 +30,9 @@ from .errors import (
     ReplyCancelledError,
     ReplyError,
     ReplyExpectedError,
+    ReplyFailedError,
     ReplyNotAvailableError,
+    ReplyNotFoundError,
     ReplyTimeoutError,
     SerializationError,
     UnsupportedOperationError,
@@ -50,6 +54,8 @@ __all__ = [
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
     "InvalidParameterError",
+    "JobState",
+    "JobStatus",
     "Limits",
     "Mailbox",
     "MailboxClosedError",
@@ -63,6 +69,7 @@ __all__ = [
     "Message",
     "MessageFinalizedError",
     "NoReplyChannelError",
+    "Part",
     "PayloadTooLargeError",
     "Peeked",
     "ReceiptHandleExpiredError",
@@ -75,7 +82,9 @@ __all__ = [
     "ReplyEntry",
     "ReplyError",
     "ReplyExpectedError",
+    "ReplyFailedError",
     "ReplyNotAvailableError",
+    "ReplyNotFoundError",
     "ReplyState",
     "ReplyStore",
     "ReplyTimeoutError",
