@@ -18,6 +18,7 @@ from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.loop import LoopStore
 from weakincentives.runtime.mailbox.seam.optional_protocols import (
     AnswerCarrier,
+    LeaseState,
     ReplyMaker,
     can_carry,
     can_make_lease_keepers,
@@ -447,6 +448,11 @@ class StoreMailbox(Generic[T, R]):
         finally:
             if self.closed:  # what was opened for messages that were received before
                 self._close_lease_keeper()
+
+    def _lease_states(self, messages: Sequence[Message[T, R]]) -> Sequence[LeaseState]:
+        """Return what has become of leases, from a thread, also if there is an asyncio client."""
+        store = self._open_lease_keeper()
+        return run(lambda: cancelling.lease_states(self, store, messages))
 
     def _open_lease_keeper(self) -> Store:
         """Return a store with which a thread can extend leases; raise if there cannot be one."""

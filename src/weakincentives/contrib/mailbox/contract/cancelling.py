@@ -1,5 +1,6 @@
 """Tests of cancelling single messages."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ class Cancelling(Harness):
 
     def test_a_message_that_waits_is_removed(self) -> None:
         box = self.cancelling_box()
-        first, second, third = self.fill(box, 1, 2, 3)
+        first, second, _ = self.fill(box, 1, 2, 3)
         assert box.cancel(second) is True
         assert box.cancel(second) is False
         assert box.approximate_count() == 2
@@ -90,11 +91,12 @@ class Cancelling(Harness):
 
     def test_a_cancelled_message_is_not_delivered_again(self) -> None:
         box = self.cancelling_box()
-        for give_back in (
+        ways: list[Callable[[Any], object]] = [
             lambda message: message.nack(),
             lambda message: message.nack(visibility_timeout=self.moment),
             lambda message: box.release_batch([message]),
-        ):
+        ]
+        for give_back in ways:
             id = box.send("job")
             message = self.take_one(box)
             assert box.cancel(id) is True

@@ -149,7 +149,7 @@ class Harness(ContractBase):
         except UnsupportedOperationError as error:
             pytest.skip(f"declared: {error}")
 
-    def handle(self, box: Any, reply_id: str) -> Any:
+    def handle(self, box: Any, reply_id: Any) -> Any:
         """Return a handle on the reply with this id."""
         return Proxy(box.raw.reply(reply_id), self.driver)
 

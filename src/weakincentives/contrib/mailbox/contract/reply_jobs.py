@@ -215,11 +215,10 @@ class ReplyJobs(ContractBase):
             in_loop = self.driver.face == "async"
             listener = table.listen(id, in_loop=in_loop)
             try:
-                for _ in range(100):  # it may look more often than it must
+                while True:  # it may look more often than it must
                     row, parts = self.step(listener.get_parts, first, DEADLINE / 2)
                     if parts or row.state != ReplyState.PENDING:
-                        break
-                return row, parts
+                        return row, parts
             finally:
                 listener.close()
 

@@ -22,6 +22,11 @@ class Failed:
     detail: str | None = None
     value: Any = NO_VALUE
 
+    @property
+    def has_value(self) -> bool:
+        """Whether ``error_reply`` has made a value of it, which the caller gets."""
+        return self.value is not NO_VALUE
+
     def without_value(self) -> "Failed":
         """Return the same failure without the value, which cannot be stored."""
         return replace(self, value=NO_VALUE)
@@ -33,7 +38,7 @@ class Failed:
             facts["dead_letter_id"] = self.dead_letter_id
         if self.detail is not None:
             facts["detail"] = self.detail
-        if self.value is NO_VALUE:
+        if not self.has_value:
             return Envelope(None, attributes=facts)
         return Envelope(self.value, attributes={**facts, "value": "yes"})
 

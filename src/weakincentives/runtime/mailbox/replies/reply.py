@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from weakincentives.runtime.mailbox.errors import (
@@ -179,14 +180,14 @@ class PendingReply(Generic[T]):
         """Iterate over the parts that the handler emits, until the reply is settled.
 
         ``timeout`` is the longest time between two parts, after which it raises
-        `ReplyTimeoutError`; ``start`` is the index of the first part, to go on after an interruption;
-        ``part_type`` is what parts are decoded as.
+        `ReplyTimeoutError`. ``start`` is the index of the first part, to go on where another reader
+        ended. ``part_type`` is what parts are decoded as.
         """
         index, codec = _checked_start(start), self._part_codec(part_type)
         with self._listening(in_loop=False) as listener:
             while True:
                 rows = self._replies.run(
-                    "parts", lambda: self._next_parts(listener, index, timeout)
+                    "parts", partial(self._next_parts, listener, index, timeout)
                 )
                 for row in rows:
                     yield codec.part(row)
@@ -335,7 +336,7 @@ class PendingReply(Generic[T]):
         return status_of(row, await self._lease_of(row))
 
     async def _lease_of(self, row: ReplyRow) -> LeaseState | None:
-        """Ask the queue what has become of the last start, if that is what the status depends on."""
+        """Ask the queue what has become of the last start, if the status depends on that."""
         message = message_of(row)
         if row.state != ReplyState.PENDING or row.start is None or message is None:
             return None

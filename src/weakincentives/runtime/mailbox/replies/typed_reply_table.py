@@ -12,7 +12,7 @@ from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyTable
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.serde import Codec
 
-from .failure import NO_VALUE, Failed
+from .failure import Failed
 
 __all__ = ["DEFAULT_LIMITS", "TypedReplyTable"]
 
@@ -56,7 +56,7 @@ class TypedReplyTable:
         A `Failed` is no such value, but may have one.
         """
         if isinstance(value, Failed):
-            if self._check is not None and value.value is not NO_VALUE:
+            if self._check is not None and value.has_value:
                 self._check.require(value.value)
             return self.sealer.seal(value.envelope())
         if self._check is not None:

@@ -70,7 +70,7 @@ def can_make_lease_keepers(store: Store) -> TypeGuard[LeaseKeeperMaker]:
 
 
 LeaseState: TypeAlias = Literal["held", "cancelled", "ended"]
-"""What has become of a lease; ``cancelled`` means that it is held, but its message was cancelled."""
+"""What has become of a lease; ``cancelled``: it is held, but its message was cancelled."""
 
 
 class Canceller(Store, Protocol):
