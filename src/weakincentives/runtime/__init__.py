@@ -90,6 +90,8 @@ from .mailbox import (
     ReplyTimeoutError,
     SerializationError,
     UnsupportedOperationError,
+    as_completed,
+    as_completed_async,
 )
 
 if TYPE_CHECKING:
@@ -187,6 +189,8 @@ __all__ = [
     "WinkError",
     "Worker",
     "WorkerConfig",
+    "as_completed",
+    "as_completed_async",
     "current_async_job",
     "current_job",
     "current_lease",

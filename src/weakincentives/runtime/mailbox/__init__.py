@@ -7,6 +7,7 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox, InMemoryMailboxFactory
 from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyStore
 from weakincentives.runtime.mailbox.replies.channel import ReplyChannel
+from weakincentives.runtime.mailbox.replies.completion import as_completed, as_completed_async
 from weakincentives.runtime.mailbox.replies.parts import Part
 from weakincentives.runtime.mailbox.replies.reply import Reply
 from weakincentives.runtime.mailbox.replies.status import JobState, JobStatus
@@ -91,6 +92,8 @@ __all__ = [
     "SerializationError",
     "UnsupportedOperationError",
     "WinkError",
+    "as_completed",
+    "as_completed_async",
 ]
 
 _DOUBLES = "weakincentives.runtime.mailbox.testing"
