@@ -237,7 +237,9 @@ def test_leasing_by_id_leaves_nothing_behind(opened: Callable[..., Database]) ->
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "delay", "lease", "ids", "ack", "nack", "undo", "pass", "purge"]),
+        st.sampled_from(
+            ["put", "delay", "lease", "ids", "ack", "nack", "undo", "cancel", "pass", "purge"]
+        ),
         st.integers(0, 30),
     ),
     max_size=60,
@@ -272,8 +274,11 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
     database = open_database(path, "normal", clock=clock, boot_id="boot")
     store, neighbour = SQLiteStore(database, "jobs", retention=100), SQLiteStore(database, "next")
     handles: list[str] = []
+    sent: list[str] = []
     for number, (step, amount) in enumerate(steps):
         names = [f"{number}-{n}" for n in range(amount % 5 + 1)]
+        if step in ("put", "delay"):
+            sent += names
         if step == "put":
             store.put_now([Outgoing(name, b"", given=amount > 20) for name in names])
             neighbour.put_now((Outgoing(names[0], b""),))
@@ -292,6 +297,8 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
             driven(store.release(handles[:1], amount % 2 * 3.0))
         elif step == "undo":
             driven(store.release(handles[amount % 3 :][:3], amount // 4 * 3.0, "undone"))
+        elif step == "cancel":
+            _cancel(store, sent[amount:][:3])
         elif step == "pass":
             clock.advance(amount)
         else:
@@ -307,6 +314,16 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
     database.close()
 
 
+def _cancel(store: SQLiteStore, ids: list[str]) -> None:
+    before = driven(store.stats())
+    payloads = driven(store.cancel(ids))
+    after = driven(store.stats())
+    gone = sum(before[:3]) - sum(after[:3])
+    assert after.in_flight == before.in_flight
+    assert 0 <= gone <= len(payloads) - payloads.count(None)
+    assert driven(store.cancel(ids)) == [None] * len(ids)
+
+
 def _check_counts(store: SQLiteStore, database: Database) -> None:
     queue = "(SELECT id FROM queue WHERE name = 'jobs')"
     now = database.time.now_us()
@@ -314,10 +331,11 @@ def _check_counts(store: SQLiteStore, database: Database) -> None:
         f"SELECT count(*), min(sent_us) FROM waiting WHERE queue = {queue}"
     )
     ((due, leased, delayed, oldest_due),) = database.read(
-        f"SELECT count(*) FILTER (WHERE visible_us <= {now}),"
+        f"SELECT count(*) FILTER (WHERE visible_us <= {now} AND NOT cancelled),"
         f" count(*) FILTER (WHERE visible_us > {now} AND leased),"
         f" count(*) FILTER (WHERE visible_us > {now} AND NOT leased),"
-        f" min(sent_us) FILTER (WHERE visible_us <= {now}) FROM held WHERE queue = {queue}"
+        f" min(sent_us) FILTER (WHERE visible_us <= {now} AND NOT cancelled)"
+        f" FROM held WHERE queue = {queue}"
     )
     assert database.read(
         f"SELECT count(*) FROM held JOIN queue ON queue.id = queue"
