@@ -3,6 +3,7 @@
 import time
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.ids import new_id
@@ -159,11 +160,8 @@ class RedisReplyListener:
         while True:
             # The first look does not block: it leaves word that somebody waits for the end here.
             known = self._emitted
-            after = min(first, known or 0)
             outcome = await self._look(
-                call,
-                ends if known is not None else 0.0,
-                lambda keys, seconds, after=after: _read(keys, seconds, after),
+                call, 0.0 if known is None else ends, partial(_read, min(first, known or 0))
             )
             row, parts = _row_and_parts(self._id, outcome)
             self._emitted = None if row is None else row.parts
@@ -202,7 +200,8 @@ def _tag(number: int) -> bytes:
 def _keys(id: str) -> tuple[bytes, bytes, bytes, bytes]:
     name = id.encode()
     tag = _tag(zlib.crc32(name) % TAGS)
-    return tag + b":entry:" + name, tag + b":bell:" + name, tag + b":expiry", tag + b":parts:" + name
+    entry, bell, parts = (tag + kind + name for kind in (b":entry:", b":bell:", b":parts:"))
+    return entry, bell, tag + b":expiry", parts
 
 
 def is_beside(table: object, client: ScriptClient) -> bool:
@@ -229,7 +228,7 @@ def _rotation(keys: Sequence[bytes], seconds: float) -> bytes:
     return pack(b"BLMOVE", keys[1], keys[1], b"LEFT", b"LEFT", f"{seconds:.3f}")
 
 
-def _read(keys: Sequence[bytes], seconds: float, after: int) -> bytes:
+def _read(after: int, keys: Sequence[bytes], seconds: float) -> bytes:
     """Return the command that waits for a part after so many, or for the end."""
     wait = (b"XREAD", b"COUNT", 1, b"BLOCK", milliseconds(seconds))
     return pack(*wait, b"STREAMS", keys[3], f"{after}-0")

@@ -92,7 +92,8 @@ class RedisStore:
     async def cancel(self, ids: Sequence[str]) -> Sequence[bytes | None]:
         """Cancel messages; the first step decides, further ones look through a deep queue."""
         call = self.queue.cancel(ids)
-        begin, *payloads = (await self.client.call(self.queue.slot, call)).answer
+        begin, *answer = (await self.client.call(self.queue.slot, call)).answer
+        payloads: Sequence[bytes | None] = answer
         found = [id for id, payload in zip(ids, payloads, strict=True) if payload is not None]
         while begin >= 0:
             further = self.queue.cancel_further(call, found, begin)
