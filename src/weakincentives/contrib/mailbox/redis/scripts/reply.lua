@@ -80,22 +80,26 @@ end
 local function ring(lasts)
   if redis.call('LLEN', bell) == 0 then redis.call('RPUSH', bell, '1') end
   redis.call('PEXPIRE', bell, digits(lasts))
-  -- Readers of parts block elsewhere.
-  if row.parts then redis.call('XADD', parts, digits(row.parts) .. '-*', 'end', '1') end
 end
 
--- The parts go at once, but who blocks for more of them must wake.
-local function drop_parts()
+-- Readers of parts block elsewhere: for a record behind the last part.
+local function end_parts(order)
+  if row.parts then redis.call('XADD', parts, digits(row.parts) .. '-' .. order, 'end', '1') end
+end
+
+-- Wake everybody who waits for a reply that goes now.
+local function ring_out()
+  ring(WAKE)
   if not row.parts then return end
   redis.call('DEL', parts)
-  ring(WAKE)
+  end_parts('1')
   redis.call('PEXPIRE', parts, WAKE)
 end
 
 local function remove()
   redis.call('DEL', entry)
   redis.call('ZREM', expiry, id)
-  if row.parts then drop_parts() else ring(WAKE) end
+  ring_out()
 end
 
 local function shown()
@@ -134,6 +138,7 @@ local function settle(as, ...)
   end
   redis.call('HSET', entry, 'state', as, 'expires', digits(expires), 'ttl', digits(row.ttl), ...)
   ring(expires + LINGER - now)
+  end_parts('*')
   may_go(expires)
 end
 
@@ -237,7 +242,7 @@ function steps.consume()
     redis.call('HSET', entry, 'state', 'consumed', 'taker', value)
     redis.call('PEXPIRE', entry, LINGER)
     redis.call('ZREM', expiry, id)
-    if row.parts then drop_parts() else ring(WAKE) end
+    ring_out()
     return shown()
   end
   if state == 'consumed' and row.taker == value then
