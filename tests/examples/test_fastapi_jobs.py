@@ -128,8 +128,10 @@ def test_two_hundred_callers_wait_at_once(queues: str) -> None:
     with worker(queues), server(queues) as client:
 
         def ask(number: int) -> str:
-            answer: str = client.post(
-                "/ask", json={"topic": str(number)}, params={"timeout": 100}
+            question, most = {"topic": str(number)}, {"timeout": 100}
+            # Each on a connection of its own, as different callers have.
+            answer: str = httpx.post(
+                client.base_url.join("/ask"), json=question, params=most, timeout=120
             ).json()
             return answer
 
