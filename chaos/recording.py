@@ -67,10 +67,10 @@ class RecordedStore:
     def carries(self, place: Any) -> bool:
         return hasattr(self.inner, "carries") and bool(self.inner.carries(_inner(place)))
 
-    async def put_expecting(self, message: Any, table: Any, *reply: Any) -> None:
+    async def put_expecting(self, message: Any, table: Any, reply: Any) -> None:
         self._hook("before", "send")
         with self._recorded("send", [(message.id, "")], message.delay):
-            await self.inner.put_expecting(message, table, *reply)
+            await self.inner.put_expecting(message, table, reply)
         self._hook("after", "send")
 
     async def lease(

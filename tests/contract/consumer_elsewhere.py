@@ -51,7 +51,7 @@ OtherProcess.register("Consumers", Consumers)
 
 
 class RemoteStore:
-    """Puts in this process; leases, waits and settles in the other one."""
+    """Puts and cancels in this process; leases, waits and settles in the other one."""
 
     steps = "blocking"
 
@@ -67,6 +67,7 @@ class RemoteStore:
         self.look_interval = local.look_interval
         self.put = local.put
         self.peek = local.peek
+        self.cancel = local.cancel
         self.close = local.close
 
     async def lease(
@@ -84,6 +85,9 @@ class RemoteStore:
 
     async def extend(self, handles: Any, seconds: float) -> Any:
         return self._call("extend", handles, seconds)
+
+    async def lease_states(self, handles: Any) -> Any:
+        return self._call("lease_states", handles)
 
     async def purge(self) -> Any:
         return self._call("purge")

@@ -15,6 +15,7 @@ from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyTable
 from weakincentives.runtime.mailbox.memory.store import InMemoryStore
 from weakincentives.runtime.mailbox.queue_names import check_name
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState
 from weakincentives.runtime.mailbox.seam.options import QueueOptions
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow
 from weakincentives.runtime.mailbox.seam.store import (
@@ -82,6 +83,14 @@ class AwaitedStore:
         await asyncio.sleep(0)
         return await self.inner.extend(handles, seconds)
 
+    async def cancel(self, ids: Sequence[str]) -> Sequence[Any | None]:
+        await asyncio.sleep(0)
+        return await self.inner.cancel(ids)
+
+    async def lease_states(self, handles: Sequence[str]) -> Sequence[LeaseState]:
+        await asyncio.sleep(0)
+        return await self.inner.lease_states(handles)
+
     async def purge(self) -> int:
         await asyncio.sleep(0)
         return await self.inner.purge()
@@ -123,6 +132,7 @@ class FrugalStore(InMemoryStore):
         nack_counts=False,
         uncounted_releases=False,
         delays=False,
+        cancels=False,
         peeks=False,
         exact_counts=False,
     )

@@ -1,7 +1,6 @@
 """The job in a handler's hands, with threads and in an event loop."""
 
 import asyncio
-import inspect
 import random
 import sys
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 from testkit.waiting import eventually
 from tests.loops.helpers import in_background
-from weakincentives import connect
 from weakincentives.adapters import RateLimitError
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime import (
@@ -45,37 +43,6 @@ from weakincentives.runtime.worker import event_loop, time_limits
 SHORT = 0.2
 AT_ONCE = Backoff(base=0, cap=0)
 FOREVER = 60.0
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-def backend(request, tmp_path):
-    url = {
-        "memory": lambda: "memory://",
-        "sqlite": lambda: f"sqlite:///{tmp_path}/queues.db",
-        "redis": lambda: request.getfixturevalue("redis_url"),
-    }[request.param]()
-    with connect(url) as backend:
-        for name in ("jobs", "dead", "answers"):
-            backend.mailbox(name).purge()
-        yield backend
-
-
-@pytest.fixture(params=["plain", "async"])
-def made(request):
-    """Turns a function of a body and a job into a handler, plain or async."""
-
-    def make(function):
-        if request.param == "plain":
-            return lambda body, job: function(body, job)
-
-        async def handler(body, job):
-            result = function(body, job)
-            return await result if inspect.isawaitable(result) else result
-
-        return handler
-
-    make.is_async = request.param == "async"
-    return make
 
 
 def serve(worker, times=1):
@@ -701,7 +668,8 @@ def test_a_limit_is_retried_like_any_failure(backend, made):
         return eventually(lambda: job.cancelled)
 
     reply = box.send_expecting_reply("tea")
-    with running(Worker(box, made(handle), config=limited())):
+    dlq = DLQPolicy(backend.mailbox("dead"))
+    with running(Worker(box, made(handle), config=limited(), dlq=dlq)):
         assert reply.wait(timeout=FOREVER) == "done"
     assert runs == [1, 2, 3]
 

@@ -172,7 +172,7 @@ def test_killed_at_any_point_a_letter_is_neither_lost_nor_doubled(box, letters, 
     fill(box, letters, "a", "b")
     with monkeypatch.context() as patch:
         if died == "before the send":
-            patch.setattr(box, "send", die)
+            patch.setattr(box.store, "put", die)
             patch.setattr(letters.store, "release", released)
         else:
             patch.setattr(letters.store, "acknowledge_now", die)

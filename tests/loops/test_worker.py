@@ -32,6 +32,7 @@ from weakincentives.runtime.events import (
     JobStarted,
     LoopEvent,
 )
+from weakincentives.runtime.mailbox.testing import driven
 
 # --- success -------------------------------------------------------------------------------
 
@@ -499,7 +500,8 @@ def test_events_tell_the_story(box):
     config = WorkerConfig(dispatcher=events, backoff=Backoff(base=0, cap=0), batch=3)
     box.send(1)
     box.send(0)
-    box.send_expecting_reply(2).cancel()
+    unwanted = box.send_expecting_reply(2)
+    assert driven(box._reply_table.cancel(unwanted.id))
     worker = Worker(box, lambda n: 1 / n, config=config)
     drained(worker)
     assert told == [JobStarted, JobFinished, JobStarted, JobFailed, JobSkipped]

@@ -13,6 +13,7 @@ from weakincentives.runtime.mailbox import (
     NoReplyChannelError,
     PayloadTooLargeError,
     ReplyError,
+    ReplyFailedError,
     ReplyNotAvailableError,
     ReplyTimeoutError,
     SerializationError,
@@ -32,7 +33,7 @@ def test_the_root_of_all_errors_is_where_they_are() -> None:
 
 
 def test_there_are_errors_to_look_at() -> None:
-    assert len(ERRORS) == 19
+    assert len(ERRORS) == 21
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -42,7 +43,8 @@ def test_every_error_is_ours(error: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [error for error in ERRORS if error is not MailboxResolutionError]
+    "error",
+    [error for error in ERRORS if error not in (MailboxResolutionError, ReplyFailedError)],
 )
 def test_the_docstring_is_the_default_message(error: type[Exception]) -> None:
     assert str(error()) == inspect.getdoc(error)
@@ -63,6 +65,16 @@ def test_a_resolution_error_names_what_was_looked_for() -> None:
 def test_a_resolution_error_crosses_processes_as_it_is(error: MailboxResolutionError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.identifier, str(copy), copy.args) == ("client-7", str(error), error.args)
+
+
+def test_a_failed_reply_crosses_processes_as_it_is() -> None:
+    facts = {"error_type": "ValueError", "reference": "r1", "dead_letter_id": "d1", "detail": "no"}
+    error = ReplyFailedError("reply-1", **facts)
+    copy = pickle.loads(pickle.dumps(error))
+    assert {name: getattr(copy, name) for name in facts} == facts
+    assert (copy.reply_id, str(copy)) == ("reply-1", str(error))
+    for fact in ("reply-1", *facts.values()):
+        assert fact in str(error)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ __all__ = [
     "Dispatcher",
     "InProcessDispatcher",
     "JobAbandoned",
+    "JobCancelled",
     "JobFailed",
     "JobFinished",
     "JobGivenBack",
@@ -76,6 +77,13 @@ class JobPutOff(LoopEvent):
 
     message_id: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(LoopEvent):
+    """A job was cancelled by its caller, and its result, if there is one, was dropped."""
+
+    message_id: str
 
 
 @dataclass(frozen=True, slots=True)

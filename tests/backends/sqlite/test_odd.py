@@ -23,6 +23,7 @@ ODD = {
     "given": ["'yes'"],
     "again": ["'no'"],
     "put_offs": ["'some'"],
+    "reply": ["'nobody'", "42", "X'FF'"],
 }
 
 

@@ -14,6 +14,8 @@ from weakincentives.contrib.mailbox.sqlite import SQLiteMailbox, SQLiteReplyStor
 from weakincentives.contrib.mailbox.sqlite.database import Database
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import SerializationError
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart
+from weakincentives.runtime.mailbox.testing import driven
 
 VALUES = {
     "null": "NULL",
@@ -37,15 +39,20 @@ VALUES = {
 }
 MESSAGE = [
     *("queue", "given", "sent_us", "enqueued_at", "deliveries", "nacks"),
-    *("first_received_at", "id", "payload", "put_offs"),
+    *("first_received_at", "id", "payload", "put_offs", "reply"),
 ]
 # Not `seq`, `queue.id` and `hole.seq`: those are no values but say where a record stands.
 COLUMNS = {
     "waiting": [*MESSAGE, "again"],
-    "held": [*MESSAGE, "visible_us", "leased", "token"],
+    "held": [*MESSAGE, "visible_us", "leased", "token", "cancelled"],
     "known": ["queue", "id", "sent_us"],
     "queue": ["indexed_to"],
-    "reply": ["state", "created_us", "expires_us", "resolved_us", "payload", "owner", "id"],
+    "reply": [
+        *("state", "created_us", "expires_us", "resolved_us", "payload", "owner", "id"),
+        *("ttl_us", "keep_us", "handle", "worker", "deliveries", "started_at", "series"),
+        *("parts", "part_bytes"),
+    ],
+    "reply_part": ["reply", "number", "series", "bytes_before", "payload"],
     "era": ["boot", "shift_us", "wall_offset_us", "seen_us"],
 }
 PLACES = [(table, column) for table, columns in COLUMNS.items() for column in columns]
@@ -70,6 +77,7 @@ def use_replies(replies: SQLiteReplyStore[Any]) -> None:
         ):
             with contextlib.suppress(WinkError):
                 step(id)
+        use_parts(replies, id)
     assert all(type(id) is str for id in replies.scan_expired())
     replies.cleanup_expired()
     assert replies.create("new", ttl=60)
@@ -79,6 +87,19 @@ def use_replies(replies: SQLiteReplyStore[Any]) -> None:
     assert entry.value == 2
 
 
+def use_parts(replies: SQLiteReplyStore[Any], id: str) -> None:
+    """Begin the job anew, emit and read what there is of it."""
+    table = replies._table
+    driven(table.reopen(id, 60, "jobs/1", 60))
+    row = driven(table.start(id, "jobs/1", JobStart("1.1", "host:1", 1)))
+    assert row is None or type(row.parts) is int
+    driven(table.emit(id, "jobs/1", "1.1", [b"1", b"2"]))
+    numbers = [part.number for part in driven(table.parts(id, 0, 10))]
+    assert numbers == sorted(set(numbers))
+    with contextlib.closing(table.listen(id)) as listener:
+        driven(listener.get_parts(0, 0.0))
+
+
 def read(message: Any) -> object:
     assert isinstance(message.id, str)
     assert message.enqueued_at.year >= 1
@@ -86,6 +107,15 @@ def read(message: Any) -> object:
         return message.body
     except SerializationError:
         return None
+
+
+def use_asked(box: SQLiteMailbox[Any, Any], asked: Any) -> None:
+    """Ask what has become of a job, and cancel what is not there."""
+    with contextlib.suppress(WinkError):
+        asked.status()
+    with contextlib.suppress(WinkError):
+        list(asked.parts(timeout=0.001))
+    assert not box.cancel("nobody")
 
 
 def drained(box: SQLiteMailbox[Any, Any], clock: TwoClocks) -> list[object]:
@@ -117,6 +147,7 @@ def test_nothing_that_is_planted_stops_the_rest(
         replies: SQLiteReplyStore[Any] = SQLiteReplyStore(database)
         for id in ("pending", "resolved", "cancelled"):
             replies.create(id, ttl=60)
+            use_parts(replies, id)
         replies.resolve("resolved", 1)
         replies.cancel("cancelled")
         asked = box.send_expecting_reply("asked", reply_timeout=80_000)
@@ -125,6 +156,7 @@ def test_nothing_that_is_planted_stops_the_rest(
         box.send("delayed", delay_seconds=60, message_id="delayed")
         box.send("waiting", message_id="waiting")
         plant(path, table, column, value)
+        use_asked(box, asked)
         use_replies(replies)
         assert len(box.peek()) == box.stats().pending >= 1, name
         before = box.stats()

@@ -16,7 +16,7 @@ from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.sqlite.replies import SQLiteReplyTable
 from weakincentives.runtime.mailbox import MailboxClosedError, MailboxError
 from weakincentives.runtime.mailbox.memory.store import InMemoryStore
-from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, NewReply, ReplyValue
 from weakincentives.runtime.mailbox.seam.store import Leased, Outgoing, QueueStats
 from weakincentives.runtime.mailbox.testing import driven
 
@@ -34,7 +34,7 @@ def test_answers_go_with_the_acknowledgement(opened: Callable[..., Database]) ->
     database = opened()
     store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")
     table = SQLiteReplyTable(database)
-    driven(store.put_expecting(Outgoing("a", b"1"), table, "reply", 60, "owner"))
+    driven(store.put_expecting(Outgoing("a", b"1"), table, NewReply("reply", 60, "owner")))
     store.put_now([Outgoing("b", b"2"), Outgoing("c", b"3")])
     first, second = store.lease_now(2, 30).messages
     assert store.carries(table)
@@ -58,7 +58,7 @@ def test_answers_that_fail_leave_everything_as_it_was(opened: Callable[..., Data
     database = opened()
     store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")
     replies = SQLiteReplyStore[int](database)
-    driven(store.put_expecting(Outgoing("a", b"1"), replies._table, "reply", 60, "owner"))
+    driven(store.put_expecting(Outgoing("a", b"1"), replies._table, NewReply("reply", 60, "owner")))
     message = leased(store)
     answers = [
         Answer(message.handle, replies._table, ReplyValue("reply", b"5", "owner")),
@@ -237,7 +237,9 @@ def test_leasing_by_id_leaves_nothing_behind(opened: Callable[..., Database]) ->
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "delay", "lease", "ids", "ack", "nack", "undo", "pass", "purge"]),
+        st.sampled_from(
+            ["put", "delay", "lease", "ids", "ack", "nack", "undo", "cancel", "pass", "purge"]
+        ),
         st.integers(0, 30),
     ),
     max_size=60,
@@ -272,8 +274,11 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
     database = open_database(path, "normal", clock=clock, boot_id="boot")
     store, neighbour = SQLiteStore(database, "jobs", retention=100), SQLiteStore(database, "next")
     handles: list[str] = []
+    sent: list[str] = []
     for number, (step, amount) in enumerate(steps):
         names = [f"{number}-{n}" for n in range(amount % 5 + 1)]
+        if step in ("put", "delay"):
+            sent += names
         if step == "put":
             store.put_now([Outgoing(name, b"", given=amount > 20) for name in names])
             neighbour.put_now((Outgoing(names[0], b""),))
@@ -292,6 +297,8 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
             driven(store.release(handles[:1], amount % 2 * 3.0))
         elif step == "undo":
             driven(store.release(handles[amount % 3 :][:3], amount // 4 * 3.0, "undone"))
+        elif step == "cancel":
+            _cancel(store, sent[amount:][:3])
         elif step == "pass":
             clock.advance(amount)
         else:
@@ -307,6 +314,16 @@ def _take_steps(steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathF
     database.close()
 
 
+def _cancel(store: SQLiteStore, ids: list[str]) -> None:
+    before = driven(store.stats())
+    payloads = driven(store.cancel(ids))
+    after = driven(store.stats())
+    gone = sum(before[:3]) - sum(after[:3])
+    assert after.in_flight == before.in_flight
+    assert 0 <= gone <= len(payloads) - payloads.count(None)
+    assert driven(store.cancel(ids)) == [None] * len(ids)
+
+
 def _check_counts(store: SQLiteStore, database: Database) -> None:
     queue = "(SELECT id FROM queue WHERE name = 'jobs')"
     now = database.time.now_us()
@@ -314,10 +331,11 @@ def _check_counts(store: SQLiteStore, database: Database) -> None:
         f"SELECT count(*), min(sent_us) FROM waiting WHERE queue = {queue}"
     )
     ((due, leased, delayed, oldest_due),) = database.read(
-        f"SELECT count(*) FILTER (WHERE visible_us <= {now}),"
+        f"SELECT count(*) FILTER (WHERE visible_us <= {now} AND NOT cancelled),"
         f" count(*) FILTER (WHERE visible_us > {now} AND leased),"
         f" count(*) FILTER (WHERE visible_us > {now} AND NOT leased),"
-        f" min(sent_us) FILTER (WHERE visible_us <= {now}) FROM held WHERE queue = {queue}"
+        f" min(sent_us) FILTER (WHERE visible_us <= {now} AND NOT cancelled)"
+        f" FROM held WHERE queue = {queue}"
     )
     assert database.read(
         f"SELECT count(*) FROM held JOIN queue ON queue.id = queue"

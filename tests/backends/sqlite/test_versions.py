@@ -11,7 +11,9 @@ from tests.backends.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox.sqlite import SQLiteReplyStore, SQLiteStore
 from weakincentives.contrib.mailbox.sqlite.connection import SCRIPTS
 from weakincentives.contrib.mailbox.sqlite.database import Database
+from weakincentives.contrib.mailbox.sqlite.queries import read_script
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart
 from weakincentives.runtime.mailbox.seam.store import Outgoing
 from weakincentives.runtime.mailbox.testing import driven
 
@@ -100,6 +102,48 @@ def test_a_caller_of_version_1_still_gets_its_reply(
     assert entry.value == 42
 
 
+@pytest.fixture
+def second(old: Path) -> Path:
+    """Make a file of version 2, with a lease in its index."""
+    connection = apsw.Connection(str(old))
+    connection.execute(read_script("version_2.sql"))
+    connection.execute("PRAGMA user_version = 2")
+    connection.execute("UPDATE held SET leased = 2 WHERE leased = 1")
+    connection.execute("UPDATE queue SET indexed_to = (id << 40) + 3 WHERE name = 'jobs'")
+    connection.execute("UPDATE reply SET owner = 'jobs/new'")
+    connection.close()
+    return old
+
+
+def test_every_message_of_version_2_is_there(
+    second: Path, opened: Callable[..., Database], clock: TwoClocks
+) -> None:
+    store = SQLiteStore(opened(), "jobs")
+    assert driven(store.stats()) == (3, 1, 3, 20.0, 0)
+    handle = f"{(1 << 40) + 3}.77"
+    assert driven(store.lease_states([handle])) == ["held"]
+    assert None not in driven(store.cancel(["leased", "named"]))
+    assert driven(store.lease_states([handle])) == ["cancelled"]
+    clock.advance(80)
+    left = sorted(message.id for message in store.lease_now(10, 60).messages)
+    assert left == ["again", "later", "nacked", "nacked too", "new"]
+    assert driven(store.stats()) == (0, 5, 0, None, 0)
+
+
+def test_a_reply_of_version_2_can_be_started_and_replayed(
+    second: Path, opened: Callable[..., Database]
+) -> None:
+    table = SQLiteReplyStore[int](opened())._table
+    row = driven(table.start("asked", "jobs/new", JobStart("1.1", "host:1", 1)))
+    assert row is not None
+    assert row.start is not None
+    assert (row.start.series, row.parts, row.keep) == (1, 0, 0.0)
+    # What its caller said that it would wait, for a replay.
+    assert row.ttl == pytest.approx(row.expires_at - row.created_at)
+    assert driven(table.resolve("asked", b"why", "jobs/new", failed=True))
+    assert driven(table.reopen("asked", row.ttl, "jobs/again"))
+
+
 def test_an_upgraded_file_is_like_a_new_one(
     old: Path, tmp_path: Path, opened: Callable[..., Database]
 ) -> None:
@@ -107,7 +151,8 @@ def test_an_upgraded_file_is_like_a_new_one(
     new = tmp_path / "new.db"
     open_database(new).close()
     assert columns_of(old) == columns_of(new)
-    indexes = {item for item in schema_of(new) if item[1].startswith("CREATEINDEX")}
+    kinds = ("CREATEINDEX", "CREATETRIGGER")
+    indexes = {item for item in schema_of(new) if item[1].startswith(kinds)}
     assert indexes <= schema_of(old)
     connection = apsw.Connection(str(old))
     assert connection.pragma("user_version") == len(SCRIPTS)

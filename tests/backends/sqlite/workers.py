@@ -1,9 +1,14 @@
 """What other processes do in these tests; importable, so that they can be spawned."""
 
+import multiprocessing
 import time
 from typing import Any
 
 from weakincentives.contrib.mailbox import SQLiteMailbox
+from weakincentives.runtime.mailbox.replies.parts import PartCodec
+from weakincentives.runtime.mailbox.testing import driven
+
+spawn = multiprocessing.get_context("spawn")
 
 
 def echo(path: str) -> None:
@@ -43,3 +48,13 @@ def contend(path: str, barrier: Any, seconds: float, results: Any) -> None:
 def open_and_send(path: str, barrier: Any) -> None:
     barrier.wait(120)
     SQLiteMailbox[int]("jobs", path, durability="normal").send(1)
+
+
+def emit_and_reply(path: str, count: int) -> None:
+    """Answer one message, after so many parts."""
+    box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", path)
+    (message,) = box.receive(wait_time_seconds=60)
+    codec = PartCodec(keeps_objects=False)
+    for number in range(count):
+        assert driven(message._emit([codec.sealed(number)]))
+    message.reply("answer")

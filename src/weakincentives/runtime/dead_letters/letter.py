@@ -1,8 +1,6 @@
 """The dead letter: the record of a message that was given up."""
 
 import logging
-import os
-import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic
@@ -17,6 +15,8 @@ from weakincentives.ids import SequelId, derived_id
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox import SerializationError
 from weakincentives.runtime.mailbox.envelope import Envelope, ObjectSealer, Unreadable
+from weakincentives.runtime.mailbox.seam.process_name import process_name
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow
 from weakincentives.serde import Carrier
 
 __all__ = [
@@ -73,6 +73,14 @@ class DeadLetter(Carrier, Generic[T]):
     """The class name of the body, from the envelope."""
     attributes: dict[str, str] | None = None
     """The attributes that the sender attached to the message."""
+    reply_id: str | None = None
+    """The reply that a caller waits for; a replay answers it."""
+    reply_timeout: float | None = None
+    """For how many seconds that caller said it would wait."""
+    reply_keep: float | None = None
+    """For how many seconds the reply can be read after it was settled."""
+    origin_id: str | None = None
+    """The id of the message that was sent first, if this one was a replay."""
 
 
 def sequel_id(kind: str, source: str, message: Any) -> SequelId:
@@ -100,6 +108,7 @@ def letter_for(
     """Return the dead letter for a message."""
     attributes: Mapping[str, str] = getattr(message, "attributes", None) or {}
     envelope = _envelope(message)
+    reply: ReplyRow | None = getattr(message, "_reply_row", None)
     now = datetime.now(UTC)
     return DeadLetter(
         message_id=message.id,
@@ -113,11 +122,15 @@ def letter_for(
         request_id=request_id_of(message),
         reply_to=_reply_name(message, envelope),
         trace_id=_trace_id(attributes),
-        worker=_worker_name(),
+        worker=process_name(),
         traceback=stack_of(error) if with_stack else None,
         raw_payload=None if readable else _raw(message),
         body_type=None if envelope is None else envelope.type,
         attributes=dict(attributes) or None,
+        reply_id=None if envelope is None else envelope.reply_id,
+        reply_timeout=None if reply is None else reply.ttl,
+        reply_keep=None if reply is None else reply.keep,
+        origin_id=None if envelope is None else envelope.origin,
     )
 
 
@@ -149,11 +162,6 @@ def request_id_of(message: Any) -> UUID | None:
         return found if found is None or isinstance(found, UUID) else UUID(str(found))
     except ValueError:
         return None
-
-
-def _worker_name() -> str:
-    """Return the host name and process id of this process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _loose_request_id(raw: msgspec.Raw) -> object:

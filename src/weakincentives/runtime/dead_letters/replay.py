@@ -23,7 +23,9 @@ from weakincentives.runtime.mailbox import (
 from weakincentives.runtime.mailbox.envelope import JsonSealer, ObjectSealer, Verbatim
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.driver import run
+from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_SEQUELS, Outgoing, Seen
+from weakincentives.runtime.mailbox.send import send_replay
 from weakincentives.runtime.worker.remembered_ids import RememberedIds
 from weakincentives.runtime.worker.type_arguments import bind
 from weakincentives.serde import Codec
@@ -37,6 +39,8 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
+DEFAULT_TIMEOUT = 300.0
+"""How long a reply stays open if its letter does not say how long its caller would wait."""
 PAGE = 100
 LEASE = 60.0
 
@@ -114,6 +118,14 @@ def _count(
         if limit is not None and replayed >= limit:
             break
     return replayed
+
+
+def _reply_of(letter: DeadLetter[Any]) -> NewReply | None:
+    """Return the reply that is to be opened again, for as long as its caller had asked for."""
+    if letter.reply_id is None:
+        return None
+    timeout, keep = letter.reply_timeout, letter.reply_keep
+    return NewReply(letter.reply_id, timeout or DEFAULT_TIMEOUT, "", keep or 0.0)
 
 
 class Replay:
@@ -280,8 +292,12 @@ class Replay:
             assert source._plain is not None
             source._plain.put_now((raw,))
         else:
-            source.send(
-                body, reply_to=reply_to, attributes=letter.attributes, message_id=message_id
+            origin, reply = letter.origin_id or letter.message_id, _reply_of(letter)
+            source._run(
+                "send",
+                lambda: send_replay(
+                    source, body, reply_to, letter.attributes, message_id, origin, reply
+                ),
             )
         logger.event(logging.INFO, "Replayed dead letter", letter_fields(letter))
         if source.dispatcher is not None:

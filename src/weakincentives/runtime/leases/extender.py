@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -94,6 +94,10 @@ class Lease:
     """When to extend it, as a ``time.monotonic`` reading; infinite until it is planned."""
     scheduler: LeaseScheduler | None = None
     """The scheduler that extends it; None if it is not extended."""
+    cancelled = False
+    """Whether the caller has cancelled the message."""
+    on_cancel: Callable[[], object] | None = None
+    """Called once when that becomes known, in the thread that extends leases."""
     _deadline = math.inf
     _lost = False
 
@@ -142,6 +146,12 @@ class Lease:
     def abandon(self) -> None:
         """Treat the lease as lost from now on."""
         self._lost = True
+
+    def cancel(self) -> None:
+        """Record that the caller has cancelled the message."""
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def plan(self) -> None:
         """Set `due` to the first extension, counted from when the message was received."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import ReceiptHandleExpiredError
+from weakincentives.runtime.mailbox.seam.cancels import on_cancel
 
 if TYPE_CHECKING:
     from .extender import Lease, LeaseExtenderConfig
@@ -38,6 +39,11 @@ RETRY_SECONDS = 0.5
 """How long to wait before trying again to start a thread."""
 MOST_AT_ONCE = 500
 """The number of leases that are extended in one step: others must not wait long for its end."""
+LOOK_FOR_CANCELS_SECONDS = 4.0
+"""How often the thread asks each queue which of the messages it holds leases of were cancelled."""
+LOOK_AT_REPLIES_SECONDS = 15.0
+"""How often it does so where it must ask for the reply to each message, because the queue cannot
+say it."""
 PLAN_LATER_SECONDS = 2 * IDLE_SECONDS
 """A lease whose first beat is further away than this is planned when the thread next wakes."""
 
@@ -82,6 +88,8 @@ class LeaseScheduler:
     There is one for each backend, so that a backend that hangs does not delay the others.
     """
 
+    _is_asked_to_look = False
+
     def __init__(self, backend: object = None, registry: "LeaseSchedulers | None" = None) -> None:
         self.backend = backend
         self._registry = registry
@@ -98,6 +106,7 @@ class LeaseScheduler:
         self._asleep.acquire()
         self._thread: threading.Thread | None = None
         self._wakes_at = math.inf
+        self._looks_for_cancels_at: dict[Any, float] = {}
         # Weak, because an interrupt may keep a user from leaving, and without a callback, in which
         # an interrupt would be lost; a set, because one that was interrupted on its way in leaves
         # without having entered.
@@ -176,6 +185,7 @@ class LeaseScheduler:
             now = time.monotonic()
             try:
                 self.extend_due(now)
+                self.look_for_cancels(now)
             except Exception:
                 # Other leases depend on this thread, so it must survive an error in one of them.
                 logger.exception("the lease extender failed; it continues")
@@ -197,7 +207,7 @@ class LeaseScheduler:
                 self._asleep.acquire(blocking=False)
                 # Until the wake-up time is known, every caller that adds a lease wakes the thread.
                 self._wakes_at = math.inf
-                self._wakes_at = min(self._next_due(), now + longest)
+                self._wakes_at = min(self._next_due(), self._next_look(now), now + longest)
             # Releasing a lease does not wake the thread; this bounded wait lets it end soon after
             # the last one.
             self._asleep.acquire(timeout=max(self._wakes_at - time.monotonic(), 0.0))
@@ -235,6 +245,47 @@ class LeaseScheduler:
             limit = len(leases) if mailbox is None else min(mailbox.limits.max_batch, MOST_AT_ONCE)
             for start in range(0, len(leases), limit):
                 yield Batch(mailbox, leases[start : start + limit], seconds)
+
+    def _next_look(self, now: float) -> float:
+        """Return when to look for cancelled messages next."""
+        if not self._leases:
+            return math.inf
+        return min(self._looks_for_cancels_at.values(), default=now + LOOK_FOR_CANCELS_SECONDS)
+
+    def look_soon(self) -> None:
+        """Look for cancelled messages now: one was cancelled in this process."""
+        if self._leases:
+            self._looks_for_cancels_at = dict.fromkeys(self._looks_for_cancels_at, 0.0)
+            self._is_asked_to_look = True
+            self.wake()
+
+    def look_for_cancels(self, now: float) -> None:
+        """Ask each queue whether messages that are held were cancelled, when that is due."""
+        everywhere, self._is_asked_to_look = self._is_asked_to_look, False
+        held: dict[Any, list[Lease]] = defaultdict(list)
+        for lease in list(self._leases):
+            if lease.batchable and not lease.cancelled:
+                held[lease.message._mailbox].append(lease)
+        due = self._looks_for_cancels_at
+        for mailbox in [mailbox for mailbox in due if mailbox not in held]:
+            del due[mailbox]
+        for mailbox, leases in held.items():
+            # Most messages are not held for so long that it would ever ask for them.
+            if everywhere or now >= due.setdefault(mailbox, now + _between_looks(mailbox)):
+                due[mailbox] = now + _between_looks(mailbox)
+                self._tell_cancelled(mailbox, leases)
+
+    def _tell_cancelled(self, mailbox: Any, leases: list["Lease"]) -> None:
+        for start in range(0, len(leases), MOST_AT_ONCE):
+            some = leases[start : start + MOST_AT_ONCE]
+            try:
+                states = mailbox._lease_states([lease.message for lease in some])
+            except Exception as error:  # noqa: BLE001 - it is asked again at the next look
+                logger.debug("%r cannot be asked which messages were cancelled: %s", mailbox, error)
+                return
+            for lease, state in zip(some, states, strict=True):
+                if state == "cancelled" and lease in self._leases:
+                    lease.cancel()
 
     def _extend(self, batch: Batch) -> bool:
         """Extend the leases of a batch that are still held; return False if the call failed."""
@@ -275,6 +326,11 @@ class LeaseScheduler:
             lease.plan_next()
 
 
+def _between_looks(mailbox: Any) -> float:
+    can_say = mailbox.capabilities.cancels
+    return LOOK_FOR_CANCELS_SECONDS if can_say else LOOK_AT_REPLIES_SECONDS
+
+
 def _extend_one(lease: "Lease", seconds: float) -> bool:
     try:
         lease.message.extend_visibility(seconds)
@@ -297,6 +353,12 @@ class LeaseSchedulers:
             # setdefault is atomic, so that two threads get the same scheduler.
             scheduler = self._of.setdefault(id(backend), LeaseScheduler(backend, self))
         return scheduler
+
+    def look_for_cancels(self, backend: object) -> None:
+        """Have the leases of a backend looked at now: a message was cancelled in this process."""
+        scheduler = self._of.get(id(backend))
+        if scheduler is not None:
+            scheduler.look_soon()
 
     def all(self) -> list[LeaseScheduler]:
         """Return all schedulers."""
@@ -330,6 +392,7 @@ class LeaseSchedulers:
 
 # One for the whole process, so that the number of threads does not grow with loops or leases.
 SCHEDULERS = LeaseSchedulers()
+on_cancel(SCHEDULERS.look_for_cancels)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SCHEDULERS.reset)

@@ -7,7 +7,10 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox, InMemoryMailboxFactory
 from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyStore
 from weakincentives.runtime.mailbox.replies.channel import ReplyChannel
+from weakincentives.runtime.mailbox.replies.completion import as_completed, as_completed_async
+from weakincentives.runtime.mailbox.replies.parts import Part
 from weakincentives.runtime.mailbox.replies.reply import Reply
+from weakincentives.runtime.mailbox.replies.status import JobState, JobStatus
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyEntry, ReplyState, ReplyStore
 
 from .api import Mailbox, MailboxStats
@@ -28,7 +31,9 @@ from .errors import (
     ReplyCancelledError,
     ReplyError,
     ReplyExpectedError,
+    ReplyFailedError,
     ReplyNotAvailableError,
+    ReplyNotFoundError,
     ReplyTimeoutError,
     SerializationError,
     UnsupportedOperationError,
@@ -50,6 +55,8 @@ __all__ = [
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
     "InvalidParameterError",
+    "JobState",
+    "JobStatus",
     "Limits",
     "Mailbox",
     "MailboxClosedError",
@@ -63,6 +70,7 @@ __all__ = [
     "Message",
     "MessageFinalizedError",
     "NoReplyChannelError",
+    "Part",
     "PayloadTooLargeError",
     "Peeked",
     "ReceiptHandleExpiredError",
@@ -75,13 +83,17 @@ __all__ = [
     "ReplyEntry",
     "ReplyError",
     "ReplyExpectedError",
+    "ReplyFailedError",
     "ReplyNotAvailableError",
+    "ReplyNotFoundError",
     "ReplyState",
     "ReplyStore",
     "ReplyTimeoutError",
     "SerializationError",
     "UnsupportedOperationError",
     "WinkError",
+    "as_completed",
+    "as_completed_async",
 ]
 
 _DOUBLES = "weakincentives.runtime.mailbox.testing"

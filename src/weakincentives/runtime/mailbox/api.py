@@ -119,8 +119,12 @@ class Mailbox(Protocol[T, R]):
         reply_timeout: float = 300,
         delay_seconds: float = 0,
         attributes: Mapping[str, str] | None = None,
+        keep: float | None = None,
     ) -> Reply[R]:
-        """Store a message and return a handle on the one reply to it."""
+        """Store a message and return a handle on the one reply to it.
+
+        With ``keep``, the reply can be read for so many seconds after it was settled.
+        """
         ...
 
     async def send_expecting_reply_async(
@@ -130,6 +134,7 @@ class Mailbox(Protocol[T, R]):
         reply_timeout: float = 300,
         delay_seconds: float = 0,
         attributes: Mapping[str, str] | None = None,
+        keep: float | None = None,
     ) -> Reply[R]: ...
 
     def receive(
@@ -158,6 +163,16 @@ class Mailbox(Protocol[T, R]):
         ...
 
     async def acknowledge_batch_async(self, messages: Sequence[Message[T, R]]) -> list[bool]: ...
+
+    def reply(self, id: str) -> Reply[R]:
+        """Return a handle on the reply with this id, which any process may use."""
+        ...
+
+    def cancel(self, message_id: str) -> bool:
+        """Cancel a message: True if it was there, and so will not be run to its end."""
+        ...
+
+    async def cancel_async(self, message_id: str) -> bool: ...
 
     def purge(self) -> int:
         """Remove every message and return how many there were."""

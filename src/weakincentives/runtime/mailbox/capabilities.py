@@ -27,6 +27,8 @@ class Capabilities:
     """Giving back a message undone, or putting it off, does not count as a failed delivery."""
     delays: bool = True
     """A single message may be delayed."""
+    cancels: bool = True
+    """A single message can be cancelled: ``mailbox.cancel(message_id)``."""
     peeks: bool = True
     """``peek()`` and leasing by id work."""
     exact_counts: bool = True

@@ -31,6 +31,8 @@ class Envelope(msgspec.Struct, omit_defaults=True, gc=False, rename={"body": "b"
     reply_to: Any = msgspec.field(name="r", default=None)
     reply_id: str | None = msgspec.field(name="c", default=None)
     attributes: Mapping[str, str] | None = msgspec.field(name="a", default=None)
+    origin: str | None = msgspec.field(name="o", default=None)
+    """The id of the message that was sent first, if this one is a replay of its dead letter."""
 
 
 class WireEnvelope(Envelope, omit_defaults=True):

@@ -22,7 +22,9 @@ __all__ = [
     "ReplyCancelledError",
     "ReplyError",
     "ReplyExpectedError",
+    "ReplyFailedError",
     "ReplyNotAvailableError",
+    "ReplyNotFoundError",
     "ReplyTimeoutError",
     "SerializationError",
     "UnsupportedOperationError",
@@ -106,6 +108,46 @@ class ReplyTimeoutError(ReplyError, TimeoutError):
 
 class ReplyCancelledError(ReplyError):
     """The reply was cancelled by the caller."""
+
+
+class ReplyFailedError(ReplyError):
+    """The job failed for good, so that no reply comes."""
+
+    def __init__(
+        self,
+        reply_id: str,
+        *,
+        error_type: str,
+        reference: str = "",
+        dead_letter_id: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        text = f"the job of reply {reply_id} failed with {error_type}"
+        if detail is not None:
+            text = f"{text}: {detail}"
+        where = f"; its message is dead letter {dead_letter_id}" if dead_letter_id else ""
+        super().__init__(f"{text} (ref {reference}){where}")
+        self.reply_id = reply_id
+        self.error_type = error_type
+        self.reference = reference
+        """What the log of the worker names the failure by."""
+        self.dead_letter_id = dead_letter_id
+        self.detail = detail
+        """The text of the error, if the worker has ``error_detail="text"``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled from its args, and these are the message alone.
+        facts = (self.error_type, self.reference, self.dead_letter_id, self.detail)
+        return _failed_again, (type(self), self.reply_id, *facts)
+
+
+def _failed_again(kind: type[ReplyFailedError], reply_id: str, *facts: Any) -> ReplyFailedError:
+    names = ("error_type", "reference", "dead_letter_id", "detail")
+    return kind(reply_id, **dict(zip(names, facts, strict=True)))
+
+
+class ReplyNotFoundError(ReplyError):
+    """There is no reply with this id: it was read and removed, has expired, or never was."""
 
 
 class ReplyAlreadySentError(ReplyError):

@@ -8,6 +8,7 @@ __all__ = [
     "LeasesExpired",
     "MailboxEvent",
     "MessageAcknowledged",
+    "MessageCancelled",
     "MessageNacked",
     "MessageReceived",
     "MessageReplied",
@@ -62,6 +63,13 @@ class MessageNacked(MailboxEvent):
     visibility_timeout: float
     how: str = "failed"
     """``failed``, ``put_off``, or ``undone`` if no handler ran it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCancelled(MailboxEvent):
+    """A message was cancelled by its id; if it is leased, its holder is told."""
+
+    message_id: str
 
 
 @dataclass(frozen=True, slots=True)

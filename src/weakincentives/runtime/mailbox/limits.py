@@ -1,6 +1,7 @@
 """The largest values that a backend accepts, and the checks of arguments and names."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -8,6 +9,7 @@ from .errors import InvalidParameterError
 
 __all__ = [
     "Limits",
+    "check_id",
     "check_max_bytes",
     "check_positive",
     "in_digits",
@@ -17,6 +19,7 @@ __all__ = [
 
 FEWEST_BYTES, MOST_BYTES = 1024, 256 * 1024 * 1024
 TEN_YEARS = 10 * 365 * 86_400.0
+ID = re.compile(r"[A-Za-z0-9_.:=-]{1,128}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,16 @@ def check_max_bytes(value: object, limit: int = MOST_BYTES) -> int:
 def limits_with(max_bytes: object) -> Limits:
     """Return the default limits, with this ``max_bytes`` unless it is None."""
     return Limits() if max_bytes is None else Limits(max_bytes=check_max_bytes(max_bytes))
+
+
+def check_id(name: str, value: object) -> str:
+    """Check the id of a message or a reply."""
+    if not isinstance(value, str) or not ID.fullmatch(value):
+        raise InvalidParameterError(
+            f"{name} must be 1 to 128 characters of A-Z a-z 0-9 _ . : = -, not {value!r:.150}"
+        )
+    # Plain text even if it is a subclass with another __str__, such as an enum.
+    return str.__str__(value)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -18,6 +18,7 @@ from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.loop import LoopStore
 from weakincentives.runtime.mailbox.seam.optional_protocols import (
     AnswerCarrier,
+    LeaseState,
     ReplyMaker,
     can_carry,
     can_make_lease_keepers,
@@ -29,6 +30,7 @@ from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leasing, Listener, Outgoing, Store
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 
+from . import cancel as cancelling
 from . import receive as receiving
 from . import send as sending
 from .api import Mailbox, MailboxStats
@@ -40,7 +42,7 @@ from .errors import (
     MailboxResolutionError,
     UnsupportedOperationError,
 )
-from .limits import Limits
+from .limits import Limits, check_id
 from .message import Carried, Message, Peeked
 from .resolver import MailboxResolver
 from .seam.forks import begin_anew_in_children, usable_lock
@@ -195,12 +197,18 @@ class StoreMailbox(Generic[T, R]):
         reply_timeout: float = 300,
         delay_seconds: float = 0,
         attributes: Mapping[str, str] | None = None,
+        keep: float | None = None,
     ) -> PendingReply[R]:
-        """Store a message and return a handle on the one reply to it."""
+        """Store a message and return a handle on the one reply to it.
+
+        Who has the reply's id can read it too: see `reply`. With ``keep``, it can be read any
+        number of times for so many seconds after it was settled, also if it failed; without, the
+        handle that this returns removes a value that it has read.
+        """
         return self._run(
             "send_expecting_reply",
             lambda: sending.send_expecting_reply(
-                self, body, reply_timeout, delay_seconds, attributes
+                self, body, reply_timeout, delay_seconds, attributes, keep
             ),
         )
 
@@ -211,13 +219,31 @@ class StoreMailbox(Generic[T, R]):
         reply_timeout: float = 300,
         delay_seconds: float = 0,
         attributes: Mapping[str, str] | None = None,
+        keep: float | None = None,
     ) -> PendingReply[R]:
         """Do what `send_expecting_reply` does."""
         return await self._run_async(
             lambda: sending.send_expecting_reply(
-                self, body, reply_timeout, delay_seconds, attributes
+                self, body, reply_timeout, delay_seconds, attributes, keep
             )
         )
+
+    def reply(self, id: str) -> PendingReply[R]:
+        """Return a handle on the reply with this id, which any process may use."""
+        return PendingReply(self._replies(), check_id("id", id), store_of=self._store_of)
+
+    def cancel(self, message_id: str) -> bool:
+        """Cancel a message: True if it was there, and so will not be run to its end.
+
+        One that waits is removed. A handler that runs is told within seconds: an async one is
+        cancelled, a plain one sees it in ``job.cancelled``. A caller who waits for its reply gets
+        `ReplyCancelledError`.
+        """
+        return self._run("cancel", lambda: cancelling.cancel(self, message_id))
+
+    async def cancel_async(self, message_id: str) -> bool:
+        """Do what `cancel` does."""
+        return await self._run_async(lambda: cancelling.cancel(self, message_id))
 
     def receive(
         self,
@@ -238,7 +264,7 @@ class StoreMailbox(Generic[T, R]):
         try:
             leases = plain.lease_now(max_messages, visibility_timeout)
         except MailboxClosedError:
-            if not self.closed:
+            if not self._was_closed():
                 raise
             return []  # as if it had been closed a moment before
         return receiving.opened(self, leases, started + visibility_timeout)
@@ -387,6 +413,10 @@ class StoreMailbox(Generic[T, R]):
             listener.interrupt()
         self._close_lease_keeper()
 
+    def _was_closed(self) -> bool:
+        """Return whether another thread has closed it meanwhile, however it looked before."""
+        return self.closed
+
     def _begin_anew(self) -> None:
         """Forget locks and listeners in a forked child: threads of the parent hold them."""
         self._lock = usable_lock(self._lock)
@@ -432,6 +462,11 @@ class StoreMailbox(Generic[T, R]):
         finally:
             if self.closed:  # what was opened for messages that were received before
                 self._close_lease_keeper()
+
+    def _lease_states(self, messages: Sequence[Message[T, R]]) -> Sequence[LeaseState]:
+        """Return what has become of leases, from a thread, also if there is an asyncio client."""
+        store = self._open_lease_keeper()
+        return run(lambda: cancelling.lease_states(self, store, messages))
 
     def _open_lease_keeper(self) -> Store:
         """Return a store with which a thread can extend leases; raise if there cannot be one."""
@@ -496,8 +531,16 @@ class StoreMailbox(Generic[T, R]):
 
     def _owner_of_reply(self, message_id: str) -> str:
         """Return the owner of the reply to a message: its queue and its id."""
+        return f"{self._queue_name}/{message_id}"
+
+    def _store_of(self, queue: str) -> Store | None:
+        """Return the store of a queue if it is this one."""
+        return self.store if queue == self._queue_name else None
+
+    @property
+    def _queue_name(self) -> str:
         # The backend's own name for the queue: two mailboxes may use different names for it.
-        return f"{getattr(self.store, 'queue_name', self.store.name)}/{message_id}"
+        return str(getattr(self.store, "queue_name", self.store.name))
 
     def _replies(self) -> TypedReplyTable:
         """Return where callers of this mailbox wait for replies."""

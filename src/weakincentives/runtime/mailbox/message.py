@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from typing_extensions import TypeVar
 
+from weakincentives.runtime.mailbox.replies.failure import Failed
 from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.process_name import process_name
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart, ReplyRow, ReplyState
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Outgoing, Seen
 
 from .envelope import Envelope, Sealer, Unreadable
@@ -67,8 +70,8 @@ class Message(Generic[T, R]):
     _replied = False
     """Whether a waiting caller got its reply through this delivery."""
     _body: Any = UNREAD
-    _reply_expires_at: float | None = None
-    """When the reply expires that a caller waits for, once that was asked."""
+    _reply_row: ReplyRow | None = None
+    """The reply that a caller waits for, as it was when this was last asked."""
 
     def __init__(
         self,
@@ -250,9 +253,41 @@ class Message(Generic[T, R]):
         reply_id, mailbox = self._envelope.reply_id, self._mailbox
         if reply_id is None or self._replied:
             return False
-        row = await mailbox._replies().table.get(reply_id)
-        self._reply_expires_at = None if row is None else row.expires_at
+        row = self._reply_row = await mailbox._replies().table.get(reply_id)
         return row is not None and row.is_awaited_from(mailbox._owner_of_reply(self.id))
+
+    async def _start(self) -> bool:
+        """Record that a worker begins the job; False if it is not worth doing any more."""
+        reply_id, mailbox, leased = self._envelope.reply_id, self._mailbox, self._leased
+        if reply_id is None:
+            return True
+        owner, row = mailbox._owner_of_reply(self.id), leased.reply
+        if row is None:
+            start = JobStart(leased.handle, process_name(), leased.delivery_count)
+            row = await mailbox._replies().table.start(reply_id, owner, start)
+        self._reply_row = row
+        # A replay was asked for by a person, whether or not the caller still waits.
+        is_awaited = row is not None and row.is_awaited_from(owner)
+        return is_awaited or self._envelope.origin is not None
+
+    async def _is_cancelled(self) -> bool:
+        """Return whether the caller who waits for a reply has cancelled it."""
+        reply_id = self._envelope.reply_id
+        if reply_id is None:
+            return False
+        row = await self._mailbox._replies().table.get(reply_id)
+        return (
+            row is not None
+            and row.state == ReplyState.CANCELLED
+            and row.belongs_to(self._mailbox._owner_of_reply(self.id))
+        )
+
+    async def _emit(self, payloads: Sequence[Any]) -> bool:
+        """Add parts to the reply; False if nobody waits for them, or this delivery is over."""
+        reply_id, mailbox = self._envelope.reply_id, self._mailbox
+        assert reply_id is not None
+        owner = mailbox._owner_of_reply(self.id)
+        return await mailbox._replies().table.emit(reply_id, owner, self._leased.handle, payloads)
 
     async def _nack(self, visibility_timeout: float) -> bool:
         delay = self._mailbox.limits.visibility(visibility_timeout)
@@ -268,7 +303,7 @@ class Message(Generic[T, R]):
         self._record_extension(started + seconds, done, seconds)
         return True
 
-    def _carried_reply(self, value: R, *, message_id: str | None = None) -> "Carried | None":
+    def _carried_reply(self, value: Any, *, message_id: str | None = None) -> "Carried | None":
         """Return a reply that can go out in the step that acknowledges this message.
 
         None if the store cannot do that; the caller then uses `reply`.
@@ -293,12 +328,13 @@ class Message(Generic[T, R]):
         answer = Answer(self._leased.handle, store, message)
         return Carried(self, answer, partial(self._carried, target, message, reply))
 
-    def _carried_value(self, reply_id: str, value: R) -> "Carried | None":
+    def _carried_value(self, reply_id: str, value: Any) -> "Carried | None":
         replies, carrier = self._mailbox._replies(), self._mailbox._carrier
         if carrier is None or not carrier.carries(replies.table):
             return None
         owner = self._mailbox._owner_of_reply(self.id)
-        resolution = ReplyValue(reply_id, replies.sealed(value), owner)
+        failed = isinstance(value, Failed)
+        resolution = ReplyValue(reply_id, replies.sealed(value), owner, failed)
         answer = Answer(self._leased.handle, replies.table, resolution)
         return Carried(self, answer, partial(self._record_reply, reply_id))
 
@@ -337,8 +373,8 @@ class Message(Generic[T, R]):
         self._mailbox._publish(MessageReplied, self.id, sent)
         return sent
 
-    async def _reply(self, reply_id: str, value: R) -> str:
-        """Reply to a caller that waits, and acknowledge the message."""
+    async def _reply(self, reply_id: str, value: Any) -> str:
+        """Reply to a caller that waits, with a value or a `Failed`, and acknowledge the message."""
         self._check_reply()
         (done,) = await self._answer_and_acknowledge(reply_id, value)
         # Recorded only after the commit, so that a step that failed can be repeated.
@@ -346,7 +382,7 @@ class Message(Generic[T, R]):
         self._record_reply(reply_id)
         return reply_id
 
-    async def _answer_and_acknowledge(self, reply_id: str, value: R) -> Sequence[bool]:
+    async def _answer_and_acknowledge(self, reply_id: str, value: Any) -> Sequence[bool]:
         handles, carrier = (self._leased.handle,), self._mailbox._carrier
         carried = self._carried_value(reply_id, value)
         if carried is not None and carrier is not None:
@@ -354,7 +390,8 @@ class Message(Generic[T, R]):
         # It returns False if another reply came first, or if no caller waits any more. Either way
         # the message is done.
         replies, owner = self._mailbox._replies(), self._mailbox._owner_of_reply(self.id)
-        await replies.table.resolve(reply_id, replies.sealed(value), owner)
+        failed = isinstance(value, Failed)
+        await replies.table.resolve(reply_id, replies.sealed(value), owner, failed=failed)
         return await self._mailbox.store.acknowledge(handles)
 
     def _settle(

@@ -247,7 +247,7 @@ async def _listen_with(
         try:
             leases = await listener.lease(count, seconds, pause)
         except MailboxClosedError:
-            if not box.closed:
+            if not box._was_closed():
                 raise
             break
         if leases.messages:

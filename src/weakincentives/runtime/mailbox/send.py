@@ -1,18 +1,18 @@
 """Sending: a message is checked and sealed before anything is stored."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.ids import SequelId, new_id, new_ids
 from weakincentives.runtime.mailbox.replies.reply import PendingReply
+from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_IDS, REMEMBER_SEQUELS, Outgoing
 
 from .envelope import Envelope
 from .errors import InvalidParameterError, MailboxClosedError, MailboxError
 from .events import MessageSent
-from .limits import check_positive
+from .limits import check_id, check_positive
 
 if TYPE_CHECKING:
     from .api import Mailbox
@@ -23,11 +23,10 @@ __all__ = [
     "outgoing_batch",
     "send_batch",
     "send_expecting_reply",
+    "send_replay",
     "sent",
     "stored_of",
 ]
-
-MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:=-]{1,128}", re.ASCII)
 
 
 def outgoing_batch(
@@ -109,9 +108,11 @@ async def send_expecting_reply(
     reply_timeout: float,
     delay_seconds: float,
     attributes: Mapping[str, str] | None,
+    keep: float | None,
 ) -> PendingReply[Any]:
     """Store a message and the pending reply to it."""
     check_positive("reply_timeout", reply_timeout)
+    kept = 0.0 if keep is None else check_positive("keep", keep)
     replies, reply_id = box._replies(), new_id()
     message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
     if message.delay >= reply_timeout:
@@ -120,12 +121,12 @@ async def send_expecting_reply(
             f"message can be received: delay_seconds is {delay_seconds!r}, "
             f"reply_timeout {reply_timeout!r}"
         )
-    reply: PendingReply[Any] = PendingReply(replies, reply_id, reply_timeout)
-    owner, maker = box._owner_of_reply(message.id), box._reply_maker
+    new = NewReply(reply_id, reply_timeout, box._owner_of_reply(message.id), kept)
+    maker = box._reply_maker
     if maker is not None:
-        await maker.put_expecting(message, replies.table, reply_id, reply_timeout, owner)
+        await maker.put_expecting(message, replies.table, new)
     else:
-        await replies.table.create(reply_id, reply_timeout, owner)
+        await replies.table.create(*new)
         try:
             await box.store.put((message,))
         except Exception:  # interrupted or cancelled, it must end now: the reply expires by itself
@@ -133,7 +134,35 @@ async def send_expecting_reply(
                 await replies.table.delete(reply_id)
             raise
     sent(box, message)
-    return reply
+    return PendingReply(
+        replies, reply_id, message_id=message.id, is_asker=True, store_of=box._store_of
+    )
+
+
+async def send_replay(
+    box: "StoreMailbox[Any, Any]",
+    body: Any,
+    reply_to: "Mailbox[Any, None] | None",
+    attributes: Mapping[str, str] | None,
+    message_id: str,
+    origin: str,
+    reply: "NewReply | None",
+) -> None:
+    """Send the message of a dead letter again; the caller who waited for it is answered after all.
+
+    ``reply.owner`` is not used: the reply belongs to the new message.
+    """
+    reply_id = None
+    if reply is not None and box._reply_table is not None:
+        owner = box._owner_of_reply(message_id)
+        # Before the message is sent: a worker must find the reply open.
+        if await box._reply_table.reopen(reply.id, reply.ttl, owner, reply.keep):
+            reply_id = reply.id
+    message = outgoing(
+        box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
+    )
+    await box.store.put((message,))
+    sent(box, message)
 
 
 def outgoing(
@@ -145,6 +174,7 @@ def outgoing(
     message_id: str | None = None,
     reply_id: str | None = None,
     new: str | None = None,
+    origin: str | None = None,
 ) -> Outgoing:
     """Check everything and seal the message; nothing has happened if this raises.
 
@@ -157,26 +187,16 @@ def outgoing(
         raise InvalidParameterError(f"reply_to must be a mailbox, not {reply_to!r:.100}")
     if attributes is not None:
         attributes = _checked_attributes(attributes)
-    if message_id is not None:
-        _check_message_id(message_id)
+    id = new or new_id() if message_id is None else check_id("message_id", message_id)
     types = box._types
     check = types.body_check
     if check is not None and type(body) not in check.classes:
         check.require(body)
-    payload = types.sealer.seal(Envelope(body, None, 1, reply_to, reply_id, attributes))
+    payload = types.sealer.seal(Envelope(body, None, 1, reply_to, reply_id, attributes, origin))
     if message_id is None:
-        return Outgoing(new or new_id(), payload, delay)
+        return Outgoing(id, payload, delay, reply_id=reply_id)
     remember = REMEMBER_SEQUELS if isinstance(message_id, SequelId) else REMEMBER_IDS
-    # Plain text even if it is a subclass with another __str__, such as an enum.
-    return Outgoing(str.__str__(message_id), payload, delay, True, remember)
-
-
-def _check_message_id(message_id: object) -> None:
-    if not isinstance(message_id, str) or not MESSAGE_ID.fullmatch(message_id):
-        raise InvalidParameterError(
-            f"message_id must be 1 to 128 characters of A-Z a-z 0-9 _ . : = -, "
-            f"not {message_id!r:.150}"
-        )
+    return Outgoing(id, payload, delay, True, remember, reply_id)
 
 
 def _checked_attributes(attributes: object) -> Mapping[str, str]:

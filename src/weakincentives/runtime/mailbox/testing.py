@@ -1,6 +1,7 @@
 """Test doubles: mailboxes that drop, collect or misbehave on purpose."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -9,9 +10,16 @@ from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.memory.mailbox import InMemoryMailbox
 from weakincentives.runtime.mailbox.memory.replies import InMemoryReplyTable
 from weakincentives.runtime.mailbox.memory.store import InMemoryStore
+from weakincentives.runtime.mailbox.replies.parts import Part
+from weakincentives.runtime.mailbox.replies.status import JobState, JobStatus
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import run
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyListener, ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import (
+    PartRow,
+    ReplyListener,
+    ReplyRow,
+    ReplyState,
+)
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoing, QueueStats, Seen
 
 __all__ = ["CollectingMailbox", "FakeClock", "FakeMailbox", "ImmediateReply", "NullMailbox"]
@@ -68,6 +76,10 @@ class NullReplyListener:
         if row is not None and row.state == ReplyState.PENDING:
             return row._replace(state=ReplyState.EXPIRED)
         return row
+
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Look at the reply, which has no parts."""
+        return await self.get(wait), ()
 
     def close(self) -> None:
         """Nothing is held."""
@@ -206,7 +218,9 @@ class ImmediateReply(Generic[T]):
 
     def __init__(self, value: T) -> None:
         self.id = new_id()
+        self.message_id = new_id()
         self._value = value
+        self._at = datetime.now(UTC)
 
     def wait(self, *, timeout: float | None = None) -> T:
         """Return the value."""
@@ -231,6 +245,23 @@ class ImmediateReply(Generic[T]):
     def cancel(self) -> bool:
         """Return False: there is nothing to cancel."""
         return False
+
+    def status(self) -> JobStatus:
+        """Return that the job is done."""
+        return JobStatus(JobState.DONE, 1, self._at, None, None, self.message_id)
+
+    def parts(
+        self, *, timeout: float | None = None, start: int = 0, part_type: Any = None
+    ) -> Iterator[Part[Any]]:
+        """Iterate over nothing: it has no parts."""
+        return iter(())
+
+    async def parts_async(
+        self, *, timeout: float | None = None, start: int = 0, part_type: Any = None
+    ) -> AsyncIterator[Part[Any]]:
+        """Iterate over nothing: it has no parts."""
+        for part in self.parts():
+            yield part
 
 
 def driven(step: Coroutine[Any, Any, V]) -> V:

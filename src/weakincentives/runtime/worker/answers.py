@@ -6,8 +6,9 @@ from weakincentives.ids import SequelId
 from weakincentives.logs import get_logger
 from weakincentives.runtime.dead_letters.letter import sequel_id
 from weakincentives.runtime.leases.extender import LeaseLostError
-from weakincentives.runtime.mailbox import ReplyAlreadySentError
+from weakincentives.runtime.mailbox import ReplyAlreadySentError, SerializationError
 from weakincentives.runtime.mailbox.message import Carried
+from weakincentives.runtime.mailbox.replies.failure import Failed
 
 from . import decide
 from .attempt import ACKNOWLEDGED, Attempt
@@ -69,6 +70,10 @@ class Answers:
         """Return what is to be done after an answer could not be sent."""
         reply, settings = attempt.answer, self._settings
         assert reply is not None
+        value = reply.value
+        if isinstance(value, Failed) and value.has_value and isinstance(error, SerializationError):
+            log_unsent(attempt, error)
+            return decide.Reply(value.without_value(), reply.ending)
         outcome = decide.after_unsent(
             error,
             ending=reply.ending,

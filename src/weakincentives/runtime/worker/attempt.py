@@ -7,6 +7,7 @@ from weakincentives.runtime.leases.extender import Lease
 
 if TYPE_CHECKING:
     from .decide import Reply
+    from .emit import JobParts
     from .job import AsyncJob, Cancelled, Job
 
 __all__ = [
@@ -83,6 +84,8 @@ class Attempt:
     """When its time limit is reached, as a ``time.monotonic`` reading."""
     cancelled: "Cancelled | None" = None
     """Why its handler was told to stop, unless its lease or its clock says so."""
+    parts: "JobParts | None" = None
+    """What its handler has emitted."""
     is_handed_over = False
     """Another thread or task settles it."""
     is_replying = False
@@ -130,7 +133,15 @@ class Attempt:
             return self.cancelled
         if self.is_late(now):
             return "time_limit"
+        if self.lease.cancelled:
+            return "caller"
         return "lease" if self.is_lost else None
+
+    @property
+    def is_cancelled_by_caller(self) -> bool:
+        """Whether nobody wants its result any more."""
+        reason = self.cancelled
+        return reason == "caller" or (reason is None and self.lease.cancelled)
 
     def become(self, state: State) -> None:
         """Change the state; a final state never changes, and later calls are ignored."""

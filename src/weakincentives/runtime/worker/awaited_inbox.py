@@ -39,9 +39,15 @@ class AwaitedInbox(Inbox):
         held = [message for message in done if not message.is_finalized]
         return await self._mailbox._exchange_async(held, count, visibility, wait, carried, stop)
 
-    async def is_awaited(self, message: Any) -> bool:
-        """Return whether the caller still waits for the reply."""
-        return await self._mailbox._run_async(message._awaits_reply)
+    async def emit(self, message: Any, payloads: Sequence[Any]) -> bool:
+        """Add parts to the reply; False if nobody waits for it, or this delivery is over."""
+        return await self._mailbox._run_async(lambda: message._emit(payloads))
+
+    async def start(self, message: Any) -> bool:
+        """Record the start for the caller who waits; False if the reply is no longer awaited."""
+        if message._leased.reply is not None:  # the lease has recorded it
+            return await message._start()  # type: ignore[no-any-return]
+        return await self._mailbox._run_async(message._start)
 
     async def reply(self, message: Any, value: Any, id: str | None) -> Any:
         """Reply to the sender; return the mailbox that the reply went to, None for a caller."""
@@ -100,9 +106,13 @@ class AwaitedForeignInbox(ForeignInbox):
             return ()
         return await asyncio.to_thread(self.exchange, done, count, visibility, wait, stop, carried)
 
-    async def is_awaited(self, message: ForeignMessage) -> bool:
+    async def emit(self, message: ForeignMessage, payloads: Sequence[Any]) -> bool:
+        """Add parts to the reply of a message that is ours."""
+        return await hop(partial(super().emit, message, payloads))
+
+    async def start(self, message: ForeignMessage) -> bool:
         """Ask the message's reply channel."""
-        return await hop(partial(super().is_awaited, message))
+        return await hop(partial(super().start, message))
 
     async def reply(self, message: ForeignMessage, value: Any, id: str | None) -> Any:
         """Reply to the sender."""

@@ -25,6 +25,7 @@ from .errors import RetryAfter, TimeLimitExceededError
 __all__ = [
     "ABANDON",
     "ACKNOWLEDGE",
+    "DROP",
     "REMOVE",
     "RUN",
     "SETTLED",
@@ -34,6 +35,7 @@ __all__ = [
     "Abandon",
     "Acknowledge",
     "Counts",
+    "Drop",
     "Ending",
     "Fail",
     "GiveBack",
@@ -50,6 +52,7 @@ __all__ = [
     "TellSender",
     "Thresholds",
     "ToDeadLetters",
+    "after_cancel",
     "after_dead_letter",
     "after_error_reply_failed",
     "after_failure",
@@ -107,6 +110,11 @@ class Acknowledge:
 @dataclass(frozen=True, slots=True)
 class Remove:
     """Acknowledge although a caller waits for a reply that will not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Acknowledge and drop the result: the caller has cancelled the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,7 @@ Outcome: TypeAlias = (
     | Skip
     | Acknowledge
     | Remove
+    | Drop
     | Reply
     | Fail
     | TellSender
@@ -191,7 +200,7 @@ Outcome: TypeAlias = (
     | Settled
 )
 
-RUN, SKIP, ACKNOWLEDGE, REMOVE = Run(), Skip(), Acknowledge(), Remove()
+RUN, SKIP, ACKNOWLEDGE, REMOVE, DROP = Run(), Skip(), Acknowledge(), Remove(), Drop()
 ABANDON, TAKEN, SETTLED = Abandon(), Taken(), Settled()
 
 
@@ -290,6 +299,16 @@ def after_return(value: Any, *, lost: bool, answers: bool) -> Abandon | Reply | 
     if lost:
         return ABANDON
     return Reply(value) if answers else ACKNOWLEDGE
+
+
+def after_cancel(*, lost: bool, answered: bool) -> Abandon | Acknowledge | Drop:
+    """Decide about an attempt that the caller has cancelled, whatever its handler made of that.
+
+    ``answered`` says that the handler's own reply has acknowledged the message.
+    """
+    if lost:
+        return ABANDON
+    return ACKNOWLEDGE if answered else DROP
 
 
 def at_time_limit(seconds: float, cause: BaseException | None = None) -> Fail:

@@ -32,7 +32,7 @@ from .job import AsyncJob
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds, forget
 from .run import RunInProgress, Shared
-from .time_limits import FINALLY_SECONDS, TaskLimit
+from .time_limits import FINALLY_SECONDS, LOOK_AGAIN_SECONDS, TaskLimit
 
 __all__ = ["FINALLY_SECONDS", "WorkerLoop"]
 
@@ -458,6 +458,10 @@ class WorkerLoop:
             attempt.exit = ended.error
         if attempt.is_handed_over:
             return decide.TAKEN if attempt.cancelled == "time_limit" else None
+        if attempt.parts is not None:
+            await attempt.parts.flush()
+        if attempt.is_cancelled_by_caller:
+            return decide.after_cancel(lost=attempt.is_lost, answered=attempt.state is ACKNOWLEDGED)
         if limit is not None and attempt.is_late(time.monotonic()):
             return decide.at_time_limit(limit, ended.error)
         if ended.error is not None:
@@ -475,6 +479,7 @@ class WorkerLoop:
         self._handlers[attempt] = handler = self._loop.create_task(
             self._call(attempt), name=f"job-{attempt.message.id}", context=context.copy()
         )
+        attempt.lease.on_cancel = partial(self._cancelled_elsewhere, attempt)
         timer = None if limit is None else TaskLimit(attempt, limit, handler, self._fail_overdue)
         try:
             return await handler
@@ -488,6 +493,21 @@ class WorkerLoop:
             del self._handlers[attempt]
             if timer is not None:
                 timer.end()
+
+    def _cancelled_elsewhere(self, attempt: Attempt) -> None:
+        """Have a job cancelled by its caller; called by the thread that extends leases."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, attempt)
+
+    def _cancel(self, attempt: Attempt) -> None:
+        handler = self._handlers.get(attempt)
+        if handler is None or attempt.cancelled is not None:
+            return  # it has ended, or ends for another reason
+        if attempt.is_replying:  # cut off, nobody would know whether the reply was sent
+            self._loop.call_later(LOOK_AGAIN_SECONDS, self._cancel, attempt)
+            return
+        attempt.cancelled = "caller"
+        handler.cancel()
 
     async def _call(self, attempt: Attempt) -> "Ended":
         """Await the handler, in the context of its job; whatever it raises is returned."""

@@ -178,8 +178,22 @@ class ForeignInbox(Inbox):
         """Return infinity: the reply channel does not say how long its caller waits."""
         return math.inf
 
-    async def is_awaited(self, message: ForeignMessage) -> bool:
+    def can_fail_reply(self, message: ForeignMessage) -> bool:
+        """Return whether the message is ours, and only its mailbox is not."""
+        return isinstance(message.original, Message)
+
+    def keeps_parts_as_objects(self, message: ForeignMessage) -> bool:
+        """Ask the message, which is ours."""
+        return super().keeps_parts_as_objects(message.original)
+
+    async def emit(self, message: ForeignMessage, payloads: Sequence[Any]) -> bool:
+        """Add parts to the reply of a message that is ours."""
+        return await super().emit(message.original, payloads)
+
+    async def start(self, message: ForeignMessage) -> bool:
         """Ask the message's reply channel."""
+        if isinstance(message.original, Message):
+            return await message.original._start()
         return bool(message.original.reply_channel.is_open())
 
     async def reply(self, message: ForeignMessage, value: Any, id: str | None) -> Any:

@@ -134,8 +134,8 @@ class Inbox:
 
     def reply_expires_in(self, message: Any) -> float:
         """Return the seconds for which the caller still waits; infinite if there is none."""
-        expires_at = message._reply_expires_at
-        return math.inf if expires_at is None else expires_at - self._mailbox.store.clock.time()
+        row = message._reply_row
+        return math.inf if row is None else row.expires_at - self._mailbox.store.clock.time()
 
     def carried(self, message: Any, value: Any, id: str | None, to: Any) -> Carried | None:
         """Return an answer that can go out in the step that acknowledges its message, or None.
@@ -146,9 +146,21 @@ class Inbox:
             return message._carried_to(to, value, id)  # type: ignore[no-any-return]
         return message._carried_reply(value, message_id=id)  # type: ignore[no-any-return]
 
-    async def is_awaited(self, message: Any) -> bool:
-        """Return whether the caller still waits for the reply."""
-        return await message._awaits_reply()  # type: ignore[no-any-return]
+    def can_fail_reply(self, message: Any) -> bool:
+        """Return whether the reply that a caller waits for can be settled as failed."""
+        return True
+
+    def keeps_parts_as_objects(self, message: Any) -> bool:
+        """Return whether the parts of its reply are kept as objects of this process."""
+        return message._mailbox._replies().table.keeps_objects  # type: ignore[no-any-return]
+
+    async def emit(self, message: Any, payloads: Sequence[Any]) -> bool:
+        """Add parts to the reply; False if nobody waits for it, or this delivery is over."""
+        return await message._emit(payloads)  # type: ignore[no-any-return]
+
+    async def start(self, message: Any) -> bool:
+        """Record the start for the caller who waits; False if the reply is no longer awaited."""
+        return await message._start()  # type: ignore[no-any-return]
 
     async def reply(self, message: Any, value: Any, id: str | None) -> Any:
         """Reply to the sender; return the mailbox that the reply went to, None for a caller.

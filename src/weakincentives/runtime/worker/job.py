@@ -126,6 +126,14 @@ class Job(JobBase):
         """
         return run(partial(self._executor.answer_now, self._attempt, value))
 
+    def emit(self, value: Any) -> bool:
+        """Send a part of the reply to the caller, who reads it with ``reply.parts()``.
+
+        False if no caller waits, or the job was cancelled; the part is dropped then.
+        """
+        parts = self._executor.parts_of(self._attempt)
+        return parts is not None and parts.emit(value)
+
 
 class AsyncJob(JobBase):
     """One delivery of a message, as its async handler sees it."""
@@ -144,6 +152,15 @@ class AsyncJob(JobBase):
         fails.
         """
         return await self._executor.answer_now(self._attempt, value)
+
+    async def emit(self, value: Any) -> bool:
+        """Send a part of the reply to the caller, who reads it with ``reply.parts()``.
+
+        False if no caller waits, or the job was cancelled; the part is dropped then. The first part
+        goes at once, and what is emitted meanwhile with the next step.
+        """
+        parts = self._executor.parts_of(self._attempt)
+        return parts is not None and await parts.emit_async(value)
 
 
 def because(id: str, reason: Cancelled) -> str:

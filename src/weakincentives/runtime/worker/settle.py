@@ -8,17 +8,19 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
 from weakincentives.dispatch import publish
-from weakincentives.error_text import error_type
+from weakincentives.error_text import described, error_type
 from weakincentives.ids import new_id
 from weakincentives.logs import get_logger
 from weakincentives.runtime.dead_letters.letter import letter_for, sequel_id
 from weakincentives.runtime.events import (
     JobAbandoned,
+    JobCancelled,
     JobFailed,
     JobGivenBack,
     JobPutOff,
@@ -33,6 +35,7 @@ from weakincentives.runtime.mailbox import (
     ReplyAlreadySentError,
     SerializationError,
 )
+from weakincentives.runtime.mailbox.replies.failure import Failed
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 
 from . import decide
@@ -41,6 +44,7 @@ from .attempt import ABANDONED, ACKNOWLEDGED, FINISHED, GIVEN_BACK, UNANSWERED, 
 from .backoff import transport_pause
 from .config import Settings
 from .decide import Ending, Outcome
+from .emit import JobParts
 from .errors import CURRENT_JOB, JobCancelledError
 from .failures import failure_of, log_dead_letter, log_failure
 from .inbox import Inbox
@@ -112,6 +116,8 @@ class OutcomeExecutor:
     def before_run(self, attempt: Attempt) -> Outcome | None:
         """Return what is to be done with an attempt; None if its caller must be asked first."""
         message, crashed = attempt.message, None
+        if attempt.lease.cancelled:
+            return decide.DROP
         if self.thresholds is not None and message.delivery_count > 1:
             counts = self._inbox.counts(message)
             crashed = counts.deliveries if decide.is_given_up(counts, self.thresholds) else None
@@ -125,9 +131,9 @@ class OutcomeExecutor:
         return None if attempt.route == "channel" else decide.RUN
 
     async def ask_caller(self, attempt: Attempt) -> Outcome:
-        """Find out whether the caller still waits, and return what is to be done."""
+        """Record the start for the caller who waits, and return what is to be done."""
         try:
-            is_awaited = await self._inbox.is_awaited(attempt.message)
+            is_awaited = await self._inbox.start(attempt.message)
         except Exception as error:  # noqa: BLE001 - `decide` says what it means
             return self._without_caller(attempt, error)
         return decide.before_run(gone=not is_awaited)
@@ -162,9 +168,8 @@ class OutcomeExecutor:
                 attempt.finish()
             case decide.Reply():
                 attempt.answer_with(outcome)
-            case decide.Skip():
-                self.publish(JobSkipped, attempt.message.id)
-                attempt.finish()
+            case decide.Skip() | decide.Drop():
+                return self._leave(attempt, outcome)
             case decide.Fail():
                 return await self._fail(attempt, outcome)
             case decide.Retry() | decide.PutOff() | decide.Remove():
@@ -180,6 +185,17 @@ class OutcomeExecutor:
             case _:
                 raise AssertionError(f"{outcome!r} stands at the wrong place")
         return None
+
+    def _leave(
+        self, attempt: Attempt, outcome: decide.Skip | decide.Drop
+    ) -> decide.Acknowledge | decide.Remove:
+        """Tell that nobody wants the result of an attempt, and return what follows."""
+        if isinstance(outcome, decide.Skip):
+            self.publish(JobSkipped, attempt.message.id)
+            return decide.ACKNOWLEDGE
+        logger.info("Message %s was cancelled by its caller", attempt.message.id)
+        self.publish(JobCancelled, attempt.message.id)
+        return decide.REMOVE
 
     def abandon(self, attempt: Attempt) -> None:
         """Let go of an attempt whose lease was lost: nothing more is said for it."""
@@ -207,10 +223,9 @@ class OutcomeExecutor:
             return put_off
         settings, message, error = self._settings, attempt.message, failed.error
         deliveries, reference = message.delivery_count, new_id()[:10]
-        can_tell = (
-            attempt.route is not None
-            and settings.error_reply is not None
-            and not attempt.has_replied
+        can_tell = not attempt.has_replied and (
+            self._can_fail_reply(attempt)
+            or (attempt.route is not None and settings.error_reply is not None)
         )
         delay, lost = settings.config.backoff.delay(message.attempts), attempt.is_lost
         outcome = decide.after_failure(
@@ -230,16 +245,22 @@ class OutcomeExecutor:
         log_failure(settings.config, self._inbox.name, message, error, reference, name)
         self.publish(JobFailed, message.id, error_type(error), reference, name)
         following: Outcome = outcome
+        letter_id = None
         if isinstance(outcome, decide.ToDeadLetters):
+            letter_id = await self._dead_letter(attempt, failed)
             following = decide.after_dead_letter(
-                sent=await self._dead_letter(attempt, failed),
+                sent=letter_id is not None,
                 can_tell=can_tell,
                 awaited=attempt.route == "channel",
                 delay=delay,
             )
         if isinstance(following, decide.TellSender):
-            return self._error_reply(attempt, error, reference, following.dead_lettered)
+            return self._error_reply(attempt, error, reference, letter_id)
         return following
+
+    def _can_fail_reply(self, attempt: Attempt) -> bool:
+        """Return whether a caller waits for a reply that can be settled as failed."""
+        return attempt.route == "channel" and self._inbox.can_fail_reply(attempt.message)
 
     def _put_off(
         self, attempt: Attempt, error: BaseException
@@ -272,8 +293,11 @@ class OutcomeExecutor:
             logger.exception("the dead-letter policy failed; the message is retried")
             return False
 
-    async def _dead_letter(self, attempt: Attempt, failed: decide.Fail) -> bool:
-        """Send the dead letter, without its traceback if that is too much; False if it fails."""
+    async def _dead_letter(self, attempt: Attempt, failed: decide.Fail) -> str | None:
+        """Send the dead letter, without its traceback if that is too much; return its id.
+
+        None if it could not be sent.
+        """
         dlq, source, error = self._settings.dlq, self._inbox.name, failed.error
         assert dlq is not None
         message, deliveries = attempt.lease.message, attempt.message.delivery_count
@@ -297,19 +321,28 @@ class OutcomeExecutor:
                 await self._patiently([attempt], lambda: send(with_stack=False))
         except Exception:
             logger.exception("Message %s could not be dead-lettered; it is retried", message.id)
-            return False
+            return None
         attempt.sequels += ((dlq.mailbox, id),)
         log_dead_letter(self._inbox.name, message, deliveries, error)
         self.publish(MessageDeadLettered, message.id, id, error_type(error), deliveries)
-        return True
+        return str(id)
 
     def _error_reply(
-        self, attempt: Attempt, error: BaseException, reference: str, dead_lettered: bool
+        self, attempt: Attempt, error: BaseException, reference: str, letter_id: str | None
     ) -> Outcome:
-        """Have the user's function make an error reply; return what is to be done with it."""
+        """Have the user's function make an error reply; return what is to be done with it.
+
+        A caller who waits is told of the failure in any case.
+        """
         settings, message = self._settings, attempt.lease.message
         deliveries, detail = attempt.message.delivery_count, settings.config.error_detail
-        assert settings.error_reply is not None
+        dead_lettered = letter_id is not None
+        ending = Ending.DEAD_LETTERED if dead_lettered else Ending.FAILED
+        fails_reply = self._can_fail_reply(attempt)
+        text = described(error) if detail == "text" else None
+        failed = Failed(error_type(error), reference, letter_id, text)
+        if settings.error_reply is None:
+            return decide.Reply(failed, ending)
         given_up_after = deliveries if dead_lettered else None
         failure = failure_of(message, attempt.body, error, reference, detail, given_up_after)
         try:
@@ -318,12 +351,14 @@ class OutcomeExecutor:
             if is_from_outside(raised):
                 raise
             logger.exception("error_reply failed for message %s", message.id)
+            if fails_reply:
+                return decide.Reply(failed, ending)
             return decide.after_error_reply_failed(
                 dead_lettered=dead_lettered,
                 awaited=attempt.route == "channel",
                 delay=settings.config.backoff.delay(attempt.message.attempts),
             )
-        return decide.Reply(value, Ending.DEAD_LETTERED if dead_lettered else Ending.FAILED)
+        return decide.Reply(replace(failed, value=value) if fails_reply else value, ending)
 
     # --- answers ---------------------------------------------------------------------------
 
@@ -353,6 +388,8 @@ class OutcomeExecutor:
                 raise JobCancelledError(f"no reply was sent: {because(attempt.message.id, reason)}")
             if attempt.route is None:
                 return False
+            if attempt.parts is not None:
+                await attempt.parts.flush()
             await self._patiently([attempt], partial(self._answers.send, attempt, value))
         except asyncio.CancelledError:
             attempt.in_doubt = True
@@ -366,6 +403,14 @@ class OutcomeExecutor:
             attempt.is_replying = False
         attempt.has_replied = True
         return True
+
+    def parts_of(self, attempt: Attempt) -> JobParts | None:
+        """Return where the parts of an attempt go, None if no caller can read them."""
+        if attempt.route != "channel" or not self._inbox.can_fail_reply(attempt.message):
+            return None
+        if attempt.parts is None:
+            attempt.parts = JobParts(attempt, self._inbox)
+        return attempt.parts
 
     # --- settling --------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class FakeExecutor:
 
     mailbox: Any
     replies: list[Any] = field(default_factory=list)
+    parts: list[Any] = field(default_factory=list)
 
     def seconds_left(self, attempt: Attempt) -> None:
         """Return None: a test gives the job its deadline."""
@@ -50,6 +51,10 @@ class FakeExecutor:
         limits: Limits = self.mailbox.limits
         return limits.max_visibility
 
+    def parts_of(self, attempt: Attempt) -> "FakeParts":
+        """Return where the parts of a job are kept."""
+        return FakeParts(self.parts)
+
     async def answer_now(self, attempt: Attempt, value: Any) -> bool:
         """Keep a reply."""
         if self.replies:
@@ -58,6 +63,22 @@ class FakeExecutor:
             raise JobCancelledError(because(attempt.message.id, attempt.cancelled))
         self.replies.append(value)
         return True
+
+
+@dataclass
+class FakeParts:
+    """Keeps what a job emits."""
+
+    emitted: list[Any]
+
+    def emit(self, value: Any) -> bool:
+        """Keep a part."""
+        self.emitted.append(value)
+        return True
+
+    async def emit_async(self, value: Any) -> bool:
+        """Keep a part."""
+        return self.emit(value)
 
 
 class FakeJobBase(JobBase):
@@ -74,6 +95,11 @@ class FakeJobBase(JobBase):
     def replies(self) -> list[Any]:
         """What the handler has replied: nothing, or one value."""
         return cast(FakeExecutor, self._executor).replies
+
+    @property
+    def parts(self) -> list[Any]:
+        """What the handler has emitted."""
+        return cast(FakeExecutor, self._executor).parts
 
     def cancel(self, reason: Cancelled) -> None:
         """Tell the handler to stop."""

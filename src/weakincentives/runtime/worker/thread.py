@@ -342,8 +342,7 @@ class WorkerThread:
 
     def _handle(self, attempt: Attempt) -> Outcome:
         """Call the handler, and return what is to be done then."""
-        executor, started = self._executor, time.monotonic()
-        value, error = None, None
+        started, value, error = time.monotonic(), None, None
         try:
             # In a copy: what one job sets in its context is not there for the next.
             value = contextvars.copy_context().run(self._call, attempt)
@@ -358,12 +357,20 @@ class WorkerThread:
             if isinstance(raised, SystemExit):
                 attempt.exit = raised
             error = raised
-        if self._limits is not None:
-            if not self._limits.end(attempt):
-                # Set by the deadline of a shutdown, else by the time limit.
-                return decide.ABANDON if attempt.cancelled == "shutdown" else TAKEN
-            if attempt.is_late(time.monotonic()):
-                return decide.at_time_limit(self._limits.seconds, error)
+        return self._after(attempt, value, error, started)
+
+    def _after(
+        self, attempt: Attempt, value: Any, error: BaseException | None, started: float
+    ) -> Outcome:
+        """Return what is to be done with an attempt whose handler has ended."""
+        executor, limits = self._executor, self._limits
+        if limits is not None and not limits.end(attempt):
+            # Set by the deadline of a shutdown, else by the time limit.
+            return decide.ABANDON if attempt.cancelled == "shutdown" else TAKEN
+        if attempt.is_cancelled_by_caller:
+            return decide.after_cancel(lost=attempt.is_lost, answered=attempt.state is ACKNOWLEDGED)
+        if limits is not None and attempt.is_late(time.monotonic()):
+            return decide.at_time_limit(limits.seconds, error)
         if error is not None:
             return decide.Fail(error, readable=attempt.body is not UNREAD)
         lost = attempt.is_lost

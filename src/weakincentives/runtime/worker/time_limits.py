@@ -19,7 +19,7 @@ from .attempt import ACKNOWLEDGED, INHERITED, Attempt
 from .remembered_ids import RememberedIds
 from .settle import OutcomeExecutor
 
-__all__ = ["FINALLY_SECONDS", "TaskLimit", "TimeLimits"]
+__all__ = ["FINALLY_SECONDS", "LOOK_AGAIN_SECONDS", "TaskLimit", "TimeLimits"]
 
 logger = get_logger(__name__)
 

@@ -20,10 +20,12 @@ pytest.register_assert_rewrite(
     *(
         f"{__name__}.{part}"
         for part in (
+            "callers",
+            "cancelling",
+            "capabilities",
             "concurrency",
             "contents",
             "dead_letters",
-            "capabilities",
             "delivery",
             "events",
             "release",
@@ -31,6 +33,7 @@ pytest.register_assert_rewrite(
             "leases",
             "machine",
             "reply_channel",
+            "reply_jobs",
             "reply_store",
             "reply_to",
             "round_trip",
@@ -41,6 +44,8 @@ pytest.register_assert_rewrite(
     )
 )
 
+from .callers import Callers  # noqa: E402
+from .cancelling import Cancelling  # noqa: E402
 from .capabilities import DeclaredCapabilities  # noqa: E402
 from .concurrency import Concurrency  # noqa: E402
 from .contents import Contents  # noqa: E402
@@ -69,6 +74,8 @@ class MailboxContract(
     Contents,
     ReplyTo,
     ExpectingReply,
+    Callers,
+    Cancelling,
     RoundTrip,
     TypeChecks,
     Validation,

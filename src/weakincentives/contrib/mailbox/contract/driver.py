@@ -20,7 +20,7 @@ TWINS = frozenset(
         *("send", "send_batch", "send_expecting_reply", "receive", "exchange"),
         *("acknowledge_batch", "release_batch", "purge", "approximate_count", "stats", "peek"),
         *("acknowledge", "nack", "extend_visibility", "reply"),
-        *("wait", "poll", "is_ready", "is_cancelled", "cancel", "is_open"),
+        *("wait", "poll", "is_ready", "is_cancelled", "cancel", "is_open", "status"),
         *("create", "resolve", "get", "consume", "delete", "scan_expired", "cleanup_expired"),
     }
 )

@@ -149,6 +149,10 @@ class Harness(ContractBase):
         except UnsupportedOperationError as error:
             pytest.skip(f"declared: {error}")
 
+    def handle(self, box: Any, reply_id: Any) -> Any:
+        """Return a handle on the reply with this id."""
+        return Proxy(box.raw.reply(reply_id), self.driver)
+
     def fill(self, box: Any, *bodies: Any) -> list[str]:
         """Send the bodies one by one."""
         return [box.send(body) for body in bodies]

@@ -124,7 +124,7 @@ class ExpectingReply(Harness):
         assert not message.reply_channel.is_open()
         with pytest.raises(ReplyTimeoutError):
             reply.wait()
-        assert (reply.is_ready(), reply.is_cancelled(), reply.cancel()) == (False, False, False)
+        assert (reply.is_ready(), reply.is_cancelled(), reply.cancel()) == (True, False, False)
         assert message.acknowledge() is True
 
     def test_replying_to_an_expired_request_counts_as_done(self) -> None:

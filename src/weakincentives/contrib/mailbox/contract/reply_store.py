@@ -14,11 +14,12 @@ from weakincentives.serde import Codec
 
 from .driver import DEADLINE, Proxy, background
 from .harness import ContractBase
+from .reply_jobs import ReplyJobs
 
 __all__ = ["ReplyStoreContract"]
 
 
-class ReplyStoreContract(ContractBase):
+class ReplyStoreContract(ReplyJobs, ContractBase):
     """Tests everything a reply store promises; override `make_reply_store`."""
 
     def make_reply_store(self) -> Any:

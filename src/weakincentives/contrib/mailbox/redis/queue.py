@@ -16,6 +16,7 @@ from weakincentives.runtime.mailbox import (
     MailboxFullError,
     PayloadTooLargeError,
 )
+from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState, NewReply
 from weakincentives.runtime.mailbox.seam.store import (
     REMEMBER_IDS,
     GivingBack,
@@ -30,7 +31,7 @@ from .connection import Interrupt
 from .redis_py import slot_of
 from .resp import Head, pack
 from .script_call import Block, Call, Outcome
-from .scripts import LeaseSettings, PutSettings, SettleSettings, script
+from .scripts import CancelSettings, LeaseSettings, PutSettings, SettleSettings, script
 
 __all__ = ["Queue", "milliseconds"]
 
@@ -48,6 +49,7 @@ Settling = Literal["ack", "extend"] | GivingBack
 
 PARTS = ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable")
 DONE, GONE = b"12"
+LEASE_STATES: dict[int, LeaseState] = dict(zip(b"012", ("ended", "held", "cancelled"), strict=True))
 HEAD = 6
 """What lease.lua says before the messages."""
 LONGEST_NUMBER = 14
@@ -82,6 +84,8 @@ class Queue:
         self._put, self._lease, self._settle = head("put"), head("lease"), head("settle")
         self._purge, self._forget_soon = head("purge"), head("forget_soon")
         self._stats, self._peek = head("stats"), head("peek")
+        self._cancel, self._lease_states = head("cancel"), head("lease_states")
+        self._taken = f"{{queue:{name}}}:taken:"
         self._promoted = 0.0
         self._deadlines = Deadlines()
 
@@ -89,7 +93,7 @@ class Queue:
         """Add the messages, all or none; known ids are left as they are."""
         arguments: list[Any] = []
         special = False
-        for id, payload, delay, given, _ in messages:
+        for id, payload, delay, given, _, _ in messages:
             arguments += (id, payload)
             special = special or given or delay > 0
         if len(messages) > 1:
@@ -104,13 +108,12 @@ class Queue:
             settings = self._put_settings
         return Call(self._put, arguments, settings, self._wait)
 
-    def put_expecting(
-        self, message: Outgoing, keys: Sequence[bytes], id: str, ttl: float, owner: str
-    ) -> Call:
+    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], reply: NewReply) -> Call:
         """Add a message, and the pending reply to it."""
         call = self.put((message,))
         head = Head(self._put.script, *self._put.keys, *keys)
-        return call._replace(head=head, arguments=(*call.arguments, id, milliseconds(ttl), owner))
+        made = (reply.id, milliseconds(reply.ttl), reply.owner, milliseconds(reply.keep))
+        return call._replace(head=head, arguments=(*call.arguments, *made))
 
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> int:
         """Return how many were added; raise if there was no room, or too few replicas have them."""
@@ -218,6 +221,24 @@ class Queue:
         done = [answer == DONE for answer in outcome.answer]
         self._deadlines.update(dict.fromkeys(compress(handles, done), ends))
         return done
+
+    def cancel(self, ids: Sequence[str]) -> Call:
+        """Cancel messages; their payloads are kept for a repeat of this very call."""
+        taken = (self._taken + new_id()).encode()
+        head = Head(self._cancel.script, *self._cancel.keys, taken)
+        return Call(head, ids, CancelSettings())
+
+    def cancel_further(self, call: Call, ids: Sequence[str], begin: int) -> Call:
+        """Look further for the records of messages that a call has cancelled."""
+        return call._replace(arguments=ids, settings=CancelSettings(begin))
+
+    def lease_states(self, handles: Sequence[str]) -> Call:
+        """Ask what has become of leases."""
+        return Call(self._lease_states, handles)
+
+    def were_held(self, outcome: Outcome) -> Sequence[LeaseState]:
+        """Return what has become of each lease."""
+        return [LEASE_STATES[answer] for answer in outcome.answer]
 
     def purge(self) -> Call:
         """Remove every message; the outcome is how many there were."""

@@ -2,29 +2,39 @@
 
 import time
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import Steps
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import (
+    MOST_READ,
+    JobStart,
+    PartRow,
+    ReplyRow,
+    ReplyState,
+)
 
 from .client import ScriptClient, script_client
 from .queue import milliseconds
 from .redis_py import slot_of
 from .resp import Head, pack
 from .script_call import Block, Call, Outcome
-from .scripts import ReplyArguments, script
+from .scripts import EmitSettings, ReplyArguments, script
 
 __all__ = ["RedisReplyStore", "RedisReplyTable"]
 
 T = TypeVar("T")
 
-REPLY, EXPIRED = script("reply"), script("expired_replies")
+REPLY, EMIT, EXPIRED = script("reply"), script("emit"), script("expired_replies")
 
 TAGS = 16
 """Replies are spread over this many hash tags, and so over the nodes of a cluster."""
+ROW = 14
+"""What reply.lua says of a reply before its parts."""
+SHORTEST_BLOCK = 0.001
 LONGEST_BLOCK = 5.0
 """A waiter looks again after this many seconds, in case a failover swallowed the bell."""
 
@@ -39,13 +49,38 @@ class RedisReplyTable:
         self.client = client
         self.backend_key = client.servers
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        return _done(await self._call(_call("create", id, milliseconds(ttl), owner or "")))
+        return await self._open("create", id, ttl, owner or "", keep)
 
-    async def resolve(self, id: str, payload: bytes, owner: str | None = None) -> bool:
-        """Store the value if the reply is pending, and this owner's."""
-        return _done(await self._call(_call("resolve", id, payload, owner or "")))
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        """Make a reply pending again, for a message that is replayed."""
+        return await self._open("reopen", id, ttl, owner, keep)
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        """Record that a worker has received the message, and return the row."""
+        call = _call("start", id, start.handle, owner, start.deliveries, start.worker)
+        return _row(id, await self._call(call))
+
+    async def resolve(
+        self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
+        """Settle the reply if it is pending, and this owner's."""
+        step = "fail" if failed else "resolve"
+        return _done(await self._call(_call(step, id, payload, owner or "")))
+
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
+        """Add parts; raises `MailboxFullError` if the server has no memory left for them."""
+        entry, _, _, parts = _keys(id)
+        call = Call(Head(EMIT, entry, parts), (*EmitSettings(handle, owner, new_id()), *payloads))
+        return _done(await self._call(call))
+
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
+        """Return parts from this index on, a mebibyte of them or one."""
+        _, parts = _row_and_parts(id, await self._call(_call("parts", id, first, "", limit)))
+        return parts
 
     async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
@@ -92,6 +127,10 @@ class RedisReplyTable:
         """Return a new listener."""
         return RedisReplyListener(self.client.in_loop() if in_loop else self.client, id)
 
+    async def _open(self, step: str, id: str, ttl: float, owner: str, keep: float) -> bool:
+        call = _call(step, id, milliseconds(ttl), owner, milliseconds(keep))
+        return _done(await self._call(call))
+
     def _call(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         return self.client.call(_slot(call), call)
 
@@ -102,24 +141,46 @@ class RedisReplyListener:
     def __init__(self, client: ScriptClient, id: str) -> None:
         self._client = client
         self._id = id
+        self._emitted: int | None = None
+        """How many parts there were when this last looked; None if it has not looked for parts."""
 
     async def get(self, wait: float) -> ReplyRow | None:
         """Return the row once it is settled or gone, or as it stands after ``wait`` seconds."""
         ends = time.monotonic() + wait
         call = _call("get", self._id)
-        bell = call.head.keys[1]
         while True:
-            left = min(ends - time.monotonic(), LONGEST_BLOCK)
-            block = None
-            if left > 0:
-                rotate = pack(b"BLMOVE", bell, bell, b"LEFT", b"LEFT", f"{max(left, 0.001):.3f}")
-                block = Block(rotate, left)
-            outcome = await self._client.call(_slot(call), call, block)
-            row = _row(self._id, outcome)
+            row = _row(self._id, await self._look(call, ends, _rotation))
             if row is None or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row
-            if outcome.unwaited:
-                await self._client.pause_unwaited(left)
+
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Return the parts from this index on, as soon as there is one, or the end."""
+        ends = time.monotonic() + wait
+        call = _call("parts", self._id, first, "", MOST_READ)
+        while True:
+            # The first look does not block: it leaves word that somebody waits for the end here.
+            known = self._emitted
+            outcome = await self._look(
+                call, 0.0 if known is None else ends, partial(_read, min(first, known or 0))
+            )
+            row, parts = _row_and_parts(self._id, outcome)
+            self._emitted = None if row is None else row.parts
+            is_over = row is None or row.state != ReplyState.PENDING
+            if parts or is_over or time.monotonic() >= ends:
+                return row, parts
+
+    async def _look(
+        self, call: Call, ends: float, waiting: Callable[[Sequence[bytes], float], bytes]
+    ) -> Outcome:
+        """Wait at the server for a while, unless it is too late for that, then look."""
+        left = min(ends - time.monotonic(), LONGEST_BLOCK)
+        block = None
+        if left > 0:
+            block = Block(waiting(call.head.keys, max(left, SHORTEST_BLOCK)), left)
+        outcome = await self._client.call(_slot(call), call, block)
+        if outcome.unwaited:
+            await self._client.pause_unwaited(left)
+        return outcome
 
     def close(self) -> None:
         """Nothing is left: the connection went back when the wait was over."""
@@ -136,10 +197,11 @@ def _tag(number: int) -> bytes:
     return b"{replies:%d}" % number
 
 
-def _keys(id: str) -> tuple[bytes, bytes, bytes]:
+def _keys(id: str) -> tuple[bytes, bytes, bytes, bytes]:
     name = id.encode()
     tag = _tag(zlib.crc32(name) % TAGS)
-    return tag + b":entry:" + name, tag + b":bell:" + name, tag + b":expiry"
+    entry, bell, parts = (tag + kind + name for kind in (b":entry:", b":bell:", b":parts:"))
+    return entry, bell, tag + b":expiry", parts
 
 
 def is_beside(table: object, client: ScriptClient) -> bool:
@@ -153,12 +215,23 @@ def is_beside(table: object, client: ScriptClient) -> bool:
 
 def creation_keys(id: str) -> tuple[bytes, bytes]:
     """Return the keys that put.lua needs to make a pending reply."""
-    entry, _, expiry = _keys(id)
+    entry, _, expiry, _ = _keys(id)
     return entry, expiry
 
 
 def _call(step: str, id: str, *value: Any) -> Call:
     return Call(Head(REPLY, *_keys(id)), ReplyArguments(step, id, 0, *value)[: 3 + len(value)])
+
+
+def _rotation(keys: Sequence[bytes], seconds: float) -> bytes:
+    """Return the command that waits for the bell."""
+    return pack(b"BLMOVE", keys[1], keys[1], b"LEFT", b"LEFT", f"{seconds:.3f}")
+
+
+def _read(after: int, keys: Sequence[bytes], seconds: float) -> bytes:
+    """Return the command that waits for a part after so many, or for the end."""
+    wait = (b"XREAD", b"COUNT", 1, b"BLOCK", milliseconds(seconds))
+    return pack(*wait, b"STREAMS", keys[3], f"{after}-0")
 
 
 def _slot(call: Call) -> int:
@@ -172,13 +245,45 @@ def _done(outcome: Outcome) -> bool:
 def _row(id: str, outcome: Outcome) -> ReplyRow | None:
     if not outcome.answer:
         return None
-    state, payload, created, expires, resolved, owner = outcome.answer
+    state, payload, created, expires, resolved, owner, *more = outcome.answer[:ROW]
+    ttl, keep, handle, worker, deliveries, started, series, parts = more
+    start = None
+    if handle:
+        start = JobStart(
+            _text(handle), _text(worker), _number(deliveries), _seconds(started), _number(series)
+        )
     return ReplyRow(
         id,
         ReplyState(state.decode()),
         payload,
-        int(created) / 1000,
-        int(expires) / 1000,
-        int(resolved) / 1000 if resolved else None,
-        owner.decode() or None,
+        _seconds(created),
+        _seconds(expires),
+        _seconds(resolved) if resolved else None,
+        _text(owner) or None,
+        _seconds(ttl),
+        _seconds(keep),
+        start,
+        _number(parts),
     )
+
+
+def _row_and_parts(id: str, outcome: Outcome) -> tuple[ReplyRow | None, list[PartRow]]:
+    answer = outcome.answer or ()
+    parts = [
+        PartRow(int(answer[i]), _number(answer[i + 1]), answer[i + 2])
+        for i in range(ROW, len(answer), 3)
+    ]
+    return _row(id, outcome), parts
+
+
+# Another program may have written any bytes; the script has read the row's numbers before.
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _number(value: bytes) -> int:
+    return int(value) if value.isdigit() else 0
+
+
+def _seconds(value: bytes) -> float:
+    return _number(value) / 1000

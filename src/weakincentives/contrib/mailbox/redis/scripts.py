@@ -5,7 +5,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-__all__ = ["LeaseSettings", "PutSettings", "ReplyArguments", "Script", "SettleSettings", "script"]
+__all__ = [
+    "CancelSettings",
+    "EmitSettings",
+    "LeaseSettings",
+    "PutSettings",
+    "ReplyArguments",
+    "Script",
+    "SettleSettings",
+    "script",
+]
 
 
 # What stands before a script whose other keys come as arguments; both tables look as ever to it.
@@ -40,6 +49,21 @@ class SettleSettings(NamedTuple):
     repeated: int = 0
 
 
+class CancelSettings(NamedTuple):
+    """What cancel.lua is given before the ids."""
+
+    begin: int = 0
+    repeated: int = 0
+
+
+class EmitSettings(NamedTuple):
+    """What emit.lua is given before the payloads."""
+
+    handle: str
+    owner: str
+    token: str
+
+
 class ReplyArguments(NamedTuple):
     """What reply.lua is given; most steps need no more than the first three."""
 
@@ -48,6 +72,8 @@ class ReplyArguments(NamedTuple):
     repeated: int = 0
     value: Any = b""
     owner: str = ""
+    number: int = 0
+    worker: str = ""
 
 
 # The keys and the arguments of each script by name, in order; mend.lua takes any keys.
@@ -57,9 +83,12 @@ KEYS = {
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
     "forget_soon": ("sent",),
-    "stats": ("pending", "invisible", "delayed", "unreadable"),
+    "cancel": ("pending", "invisible", "data", "delayed", "taken"),
+    "lease_states": ("invisible", "data"),
+    "stats": ("pending", "invisible", "delayed", "unreadable", "data"),
     "peek": ("pending", "invisible", "delayed", "data"),
-    "reply": ("entry", "bell", "expiry"),
+    "reply": ("entry", "bell", "expiry", "parts"),
+    "emit": ("entry", "parts"),
     "expired_replies": ("expiry",),
     "mend": (),
 }
@@ -68,8 +97,10 @@ ARGUMENTS = {
     "lease": (*LeaseSettings._fields, "token"),
     "settle": SettleSettings._fields,
     "forget_soon": ("lasts",),
+    "cancel": CancelSettings._fields,
     "peek": ("limit", "offset"),
     "reply": ReplyArguments._fields,
+    "emit": EmitSettings._fields,
     "expired_replies": ("limit",),
 }
 

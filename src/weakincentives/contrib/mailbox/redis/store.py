@@ -6,6 +6,7 @@ from weakincentives.clock import Clock, SystemClock
 from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState, NewReply
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyTable
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoing, QueueStats, Seen
 
@@ -48,12 +49,9 @@ class RedisStore:
         """Whether replies of this table are on the same server."""
         return is_beside(table, self.client)
 
-    async def put_expecting(
-        self, message: Outgoing, table: ReplyTable, reply_id: str, ttl: float, owner: str
-    ) -> None:
+    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: NewReply) -> None:
         """Add the message, and the pending reply to it."""
-        keys = creation_keys(reply_id)
-        call = self.queue.put_expecting(message, keys, reply_id, ttl, owner)
+        call = self.queue.put_expecting(message, creation_keys(reply.id), reply)
         self.queue.was_put(await self.client.call(self.queue.slot, call), (message,))
 
     async def lease(
@@ -90,6 +88,22 @@ class RedisStore:
             self.queue.slot, self.queue.settle("extend", handles, seconds)
         )
         return self.queue.was_extended(outcome, handles, ends)
+
+    async def cancel(self, ids: Sequence[str]) -> Sequence[bytes | None]:
+        """Cancel messages; the first step decides, further ones look through a deep queue."""
+        call = self.queue.cancel(ids)
+        begin, *answer = (await self.client.call(self.queue.slot, call)).answer
+        payloads: Sequence[bytes | None] = answer
+        found = [id for id, payload in zip(ids, payloads, strict=True) if payload is not None]
+        while begin >= 0:
+            further = self.queue.cancel_further(call, found, begin)
+            begin = (await self.client.call(self.queue.slot, further)).answer[0]
+        return payloads
+
+    async def lease_states(self, handles: Sequence[str]) -> Sequence[LeaseState]:
+        """Return, for each handle, whether its lease is held and its message cancelled."""
+        call = self.queue.lease_states(handles)
+        return self.queue.were_held(await self.client.call(self.queue.slot, call))
 
     async def purge(self) -> int:
         """Remove every message, leased ones too, and return how many there were."""

@@ -17,6 +17,8 @@ TYPES = {
     b"entry": b"hash",
     b"bell": b"list",
     b"expiry": b"zset",
+    b"parts": b"stream",
+    b"taken": b"hash",
 }
 
 

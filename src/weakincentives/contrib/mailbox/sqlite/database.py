@@ -119,17 +119,18 @@ class Database:
             file.wake.notify(news, changed)
         return changed
 
-    def transact(self, work: Callable[..., V], *arguments: Any) -> V:
+    def transact(self, work: Callable[..., V], *arguments: Any, lasting: bool = True) -> V:
         """Return what ``work`` makes of a connection and the arguments: all of it, or nothing.
 
         It must not do anything but work on the connection: the file's write lock is held meanwhile.
+        ``lasting`` is as for `change`.
         """
         file = self._file or self.file
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
             file.amid = True
-            writer = file.ready(self.level)
+            writer = file.ready(self.level if lasting else NORMAL)
             try:
                 writer.execute("BEGIN IMMEDIATE")
                 file.amid = False  # from here on SQLite knows
@@ -146,7 +147,7 @@ class Database:
                 if writer.in_transaction:
                     file.undo(writer)
         self._mend_texts(reason)
-        return self.transact(work, *arguments)
+        return self.transact(work, *arguments, lasting=lasting)
 
     def fetch(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         """Run one statement that changes something and returns rows."""

@@ -61,10 +61,11 @@ class Due:
             return 0
         due: list[Any] = connection.execute(queries["due"], (now, walks)).fetchall()
         place = connection.execute(queries["next_place"]).get
-        moves = [(place + number, seq) for number, (seq, _) in enumerate(due)]
+        wanted = [seq for seq, _, cancelled in due if not cancelled]
+        moves = [(place + number, seq) for number, seq in enumerate(wanted)]
         connection.executemany(queries["promote"], moves)
-        connection.executemany(queries["unhold"], [(seq,) for seq, _ in due])
-        return sum(leased for _, leased in due)
+        connection.executemany(queries["unhold"], [(seq,) for seq, _, _ in due])
+        return sum(leased for _, leased, _ in due)
 
     def next_due(self, now: int) -> float | None:
         """Return how many seconds it takes until something held becomes visible, as last seen."""

@@ -16,11 +16,11 @@ SELECT name FROM queue ORDER BY name
 -- name: put
 INSERT INTO waiting (
     seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 )
 VALUES (
     ({next_place}),
-    {queue}, 0, 0, now_us(), ?1, 0, 0, ?1, ?2, ?3, 0
+    {queue}, 0, 0, now_us(), ?1, 0, 0, ?1, ?2, ?3, 0, ?4
 )
 
 -- name: next_place
@@ -42,16 +42,16 @@ SELECT 1 + max({mid}, ifnull((SELECT max(seq) FROM held WHERE seq > {mid} AND se
 -- name: put_at
 INSERT INTO waiting (
     seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 )
-VALUES (?1, {queue}, 0, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0)
+VALUES (?1, {queue}, 0, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0, ?7)
 
 -- name: put_delayed
 INSERT INTO held (
     seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
-    first_received_at, id, payload, put_offs
+    first_received_at, id, payload, put_offs, reply, cancelled
 )
-VALUES (?1, {queue}, ?7, 0, NULL, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0)
+VALUES (?1, {queue}, ?8, 0, NULL, ?2, ?3, ?4, 0, 0, ?4, ?5, ?6, 0, ?7, 0)
 
 -- name: forget_ids
 DELETE FROM known WHERE (queue, id) IN (SELECT queue, id FROM known WHERE sent_us <= ? LIMIT 1000)
@@ -86,14 +86,14 @@ SELECT (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0)
 
 -- name: held_due
 SELECT * FROM (
-    SELECT seq, 0 AS leased, visible_us, sent_us FROM held
+    SELECT seq, 0 AS leased, visible_us, sent_us, 0 AS cancelled FROM held
     WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1
     ORDER BY visible_us, sent_us, seq LIMIT 1000)
 UNION ALL SELECT * FROM (
-    SELECT seq, 1, visible_us, sent_us FROM held
+    SELECT seq, 1, visible_us, sent_us, cancelled IS 1 FROM held
     WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1
     ORDER BY visible_us, sent_us, seq LIMIT 1000)
-UNION ALL SELECT seq, 1, visible_us, sent_us FROM held
+UNION ALL SELECT seq, 1, visible_us, sent_us, cancelled IS 1 FROM held
     WHERE ?2 AND seq > ({indexed_to}) AND seq < {mid} AND leased = 1
         AND (visible_us <= ?1 OR visible_us > ?1 + {far})
 
@@ -129,7 +129,8 @@ UPDATE queue SET indexed_to = ?1 - 1 WHERE id = {queue} AND indexed_to >= ?1
 SELECT
     ({count}),
     (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1)
-    + (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1)
+    + (SELECT count(*) FROM held
+        WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1 AND cancelled IS NOT 1)
     + fresh.due,
     (SELECT count(*) FROM held WHERE queue = {queue} AND leased = 2 AND visible_us > ?1)
     + fresh.live,
@@ -141,13 +142,19 @@ SELECT
         UNION ALL SELECT min(sent_us) FROM held
             WHERE queue = {queue} AND leased = 0 AND visible_us <= ?1
         UNION ALL SELECT min(sent_us) FROM held
-            WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1
+            WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1 AND cancelled IS NOT 1
         UNION ALL SELECT fresh.oldest)),
     (SELECT count(*) FROM held WHERE seq > {base} AND seq < {top})
+    - (SELECT count(*) FROM held
+        WHERE queue = {queue} AND leased = 2 AND visible_us <= ?1 AND cancelled IS 1)
+    - fresh.cancelled
 FROM (
-    SELECT count(*) FILTER (WHERE visible_us <= ?1 OR visible_us > ?1 + {far}) AS due,
+    SELECT count(*) FILTER (
+            WHERE (visible_us <= ?1 OR visible_us > ?1 + {far}) AND cancelled IS NOT 1) AS due,
+        count(*) FILTER (
+            WHERE (visible_us <= ?1 OR visible_us > ?1 + {far}) AND cancelled IS 1) AS cancelled,
         count(*) FILTER (WHERE visible_us > ?1 AND visible_us <= ?1 + {far}) AS live,
-        min(sent_us) FILTER (WHERE visible_us <= ?1) AS oldest
+        min(sent_us) FILTER (WHERE visible_us <= ?1 AND cancelled IS NOT 1) AS oldest
     FROM held WHERE seq > ({indexed_to}) AND seq < {mid} AND leased = 1) AS fresh
 
 -- name: peek
@@ -156,20 +163,21 @@ FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ? OFFSET ?
 
 -- name: peek_due
 SELECT id, payload, deliveries, nacks, enqueued_at
-FROM (SELECT * FROM ({held_due}) ORDER BY visible_us, leased, sent_us, seq LIMIT ?3 OFFSET ?4) AS due
+FROM (SELECT * FROM ({held_due}) WHERE NOT cancelled
+        ORDER BY visible_us, leased, sent_us, seq LIMIT ?3 OFFSET ?4) AS due
     JOIN held USING (seq)
 ORDER BY due.visible_us, due.leased, due.sent_us, seq
 
 -- name: due
-SELECT seq, leased FROM ({held_due}) ORDER BY visible_us, leased, sent_us, seq LIMIT 1000
+SELECT seq, leased, cancelled FROM ({held_due}) ORDER BY visible_us, leased, sent_us, seq LIMIT 1000
 
 -- name: promote
 INSERT INTO waiting (
     seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 )
 SELECT ?1, queue, 1, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 FROM held WHERE seq = ?2
 
 -- name: unhold
@@ -178,22 +186,24 @@ DELETE FROM held WHERE seq = ?
 -- name: take
 INSERT INTO held (
     seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
-    first_received_at, id, payload, put_offs
+    first_received_at, id, payload, put_offs, reply, cancelled
 )
 SELECT seq, queue, ?1, ?4, random(), given, sent_us, enqueued_at, deliveries + 1, nacks,
-    iif(deliveries, first_received_at, ?2), id, payload, put_offs
+    iif(deliveries, first_received_at, ?2), id, payload, put_offs, reply, 0
 FROM waiting WHERE seq > {base} AND seq < {mid} ORDER BY seq LIMIT ?3
-RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs
+RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs,
+    reply
 
 -- name: take_one
 INSERT INTO held (
     seq, queue, visible_us, leased, token, given, sent_us, enqueued_at, deliveries, nacks,
-    first_received_at, id, payload, put_offs
+    first_received_at, id, payload, put_offs, reply, cancelled
 )
 SELECT seq, queue, ?1, 1, random(), given, sent_us, enqueued_at, deliveries + 1, nacks,
-    iif(deliveries, first_received_at, ?2), id, payload, put_offs
+    iif(deliveries, first_received_at, ?2), id, payload, put_offs, reply, 0
 FROM waiting WHERE seq = ?3
-RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs
+RETURNING seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs,
+    reply
 
 -- name: leave_line
 DELETE FROM waiting WHERE seq >= ?1 AND seq <= ?2
@@ -235,25 +245,27 @@ DELETE FROM held WHERE seq = ?1 AND token = ?2 AND visible_us > ?3
 -- name: give_back
 INSERT INTO waiting (
     seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 )
 SELECT ({next_place}), queue, 1, given, sent_us, enqueued_at, deliveries, nacks + 1,
-    first_received_at, id, payload, put_offs + ?3
+    first_received_at, id, payload, put_offs + ?3, reply
 FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
+    AND cancelled IS NOT 1
 
 -- name: release
 UPDATE held SET seq = ({next_delayed_place}), visible_us = now_us() + ?3, leased = 0, token = NULL,
     deliveries = deliveries - ?4, nacks = nacks + ?5, put_offs = put_offs + ?6
-WHERE seq = ?1 AND token = ?2 AND visible_us > now_us()
+WHERE seq = ?1 AND token = ?2 AND visible_us > now_us() AND cancelled IS NOT 1
 
 -- name: undo
 INSERT INTO waiting (
     seq, queue, again, given, sent_us, enqueued_at, deliveries, nacks, first_received_at, id, payload,
-    put_offs
+    put_offs, reply
 )
 SELECT ?3, queue, 1, given, sent_us, enqueued_at, deliveries - 1, nacks, first_received_at, id,
-    payload, put_offs
+    payload, put_offs, reply
 FROM held WHERE seq = ?1 AND token = ?2 AND queue = {queue} AND visible_us > now_us()
+    AND cancelled IS NOT 1
 
 -- name: next_in_line
 SELECT min(seq) FROM waiting WHERE seq > max(?1, {base}) AND seq < {mid}
@@ -266,6 +278,31 @@ DELETE FROM hole WHERE seq = ?
 
 -- name: extend
 UPDATE held SET visible_us = now_us() + ?3 WHERE seq = ?1 AND token = ?2 AND visible_us > now_us()
+
+-- name: drop_cancelled
+DELETE FROM held WHERE seq = ?1 AND token = ?2 AND visible_us > now_us() AND cancelled IS 1
+
+-- name: find_message
+SELECT seq FROM waiting WHERE id = ?1 AND queue = {queue} AND given = 1
+UNION ALL SELECT seq FROM held WHERE id = ?1 AND queue = {queue} AND given = 1
+UNION ALL SELECT seq FROM held WHERE seq > {base} AND seq < {top} AND +id = ?1
+UNION ALL SELECT seq FROM waiting WHERE seq > {base} AND seq < {mid} AND +id = ?1
+LIMIT 1
+
+-- name: payload_in_line
+SELECT payload FROM waiting WHERE seq = ?1 AND id = ?2 AND queue = {queue}
+
+-- name: payload_held
+SELECT payload, cancelled IS 1, leased = 0 OR visible_us <= now_us()
+FROM held WHERE seq = ?1 AND id = ?2 AND queue = {queue}
+
+-- name: mark_cancelled
+UPDATE held SET cancelled = 1 WHERE seq = ?
+
+-- name: lease_states
+SELECT held.seq, held.token, held.cancelled IS 1
+FROM json_each(?1) AS place CROSS JOIN held ON held.seq = place.value
+WHERE held.visible_us > now_us()
 
 -- name: purge_waiting
 DELETE FROM waiting WHERE seq > {base} AND seq < {mid}
@@ -289,47 +326,92 @@ SELECT ifnull(
         WHERE queue = queue.id AND leased = 0 AND visible_us <= now_us() LIMIT 1000))
 FROM queue WHERE name = ?
 
+-- name: reply_columns
+state, payload, created_us, expires_us, resolved_us, owner, ttl_us, keep_us, handle, worker,
+deliveries, started_at, series, parts
+
 -- name: reply_create
-INSERT INTO reply (id, state, created_us, expires_us, owner)
-VALUES (?1, 'pending', now_us(), now_us() + ?2, ?3) ON CONFLICT DO NOTHING
+INSERT INTO reply (id, state, created_us, expires_us, owner, ttl_us, keep_us)
+VALUES (?1, 'pending', now_us(), now_us() + ?2, ?3, ?2, ?4) ON CONFLICT DO NOTHING
+
+-- name: reply_reopen
+INSERT INTO reply (id, state, created_us, expires_us, owner, ttl_us, keep_us)
+VALUES (?1, 'pending', now_us(), now_us() + ?2, ?3, ?2, ?4)
+ON CONFLICT DO UPDATE SET state = 'pending', payload = NULL, resolved_us = NULL,
+    created_us = excluded.created_us, expires_us = excluded.expires_us, owner = excluded.owner,
+    ttl_us = excluded.ttl_us, keep_us = excluded.keep_us,
+    handle = NULL, worker = NULL, deliveries = 0, started_at = 0
+WHERE NOT (state IN ('resolved', 'cancelled') AND expires_us > now_us())
+
+-- name: reply_start
+UPDATE reply SET handle = ?3, worker = ?4, deliveries = ?5, started_at = ?6, series = series + 1
+WHERE id = ?1 AND state = 'pending' AND expires_us > now_us() AND (owner IS NULL OR owner = ?2)
+    AND (handle IS NULL OR deliveries <= ?5)
+RETURNING {reply_columns}
 
 -- name: reply_resolve
-UPDATE reply SET state = 'resolved', payload = ?2, resolved_us = now_us(),
-    expires_us = max(expires_us, now_us() + ?3)
+UPDATE reply SET state = ?5, payload = ?2, resolved_us = now_us(),
+    expires_us = iif(keep_us > 0, now_us() + max(keep_us, ?3), max(expires_us, now_us() + ?3))
 WHERE id = ?1 AND state = 'pending' AND expires_us > now_us()
     AND (owner IS NULL OR ?4 IS NULL OR owner = ?4)
 
 -- name: reply_cancel
-UPDATE reply SET state = 'cancelled'
-WHERE id = ? AND state = 'pending' AND expires_us > now_us()
+UPDATE reply SET state = 'cancelled',
+    expires_us = iif(keep_us > 0, now_us() + max(keep_us, ?2), expires_us)
+WHERE id = ?1 AND state = 'pending' AND expires_us > now_us()
 
 -- name: reply_get
-SELECT state, payload, created_us, expires_us, resolved_us, owner FROM reply WHERE id = ?
+SELECT {reply_columns} FROM reply WHERE id = ?
 
 -- name: reply_consume
 DELETE FROM reply WHERE id = ? AND state = 'resolved' AND expires_us > now_us()
-RETURNING state, payload, created_us, expires_us, resolved_us, owner
+RETURNING {reply_columns}
 
 -- name: reply_delete
 DELETE FROM reply WHERE id = ?
 
+-- name: reply_read_until
+expires_us + iif(state = 'pending', min(keep_us, {far}), 0)
+
 -- name: reply_expired
-SELECT id FROM reply WHERE expires_us <= now_us() OR expires_us > now_us() + {far} LIMIT ?
+SELECT id FROM reply WHERE {reply_read_until} <= now_us() OR expires_us > now_us() + {far} LIMIT ?
 
 -- name: reply_cleanup
 DELETE FROM reply WHERE id IN (
     SELECT id FROM reply
-    WHERE expires_us <= now_us() OR expires_us > now_us() + {far} LIMIT ?)
+    WHERE {reply_read_until} <= now_us() OR expires_us > now_us() + {far} LIMIT ?)
 
 -- name: reply_some
 SELECT max(id) FROM (SELECT id FROM reply WHERE id > ?1 ORDER BY id LIMIT ?2)
 
 -- name: reply_sweep
 DELETE FROM reply WHERE id > ?1 AND id <= ?2
-    AND (expires_us <= now_us() - ?3 OR expires_us > now_us() + {far})
+    AND ({reply_read_until} <= now_us() - ?3 OR expires_us > now_us() + {far})
 
--- name: reply_settled
-SELECT NOT EXISTS (SELECT 1 FROM reply WHERE id = ? AND state = 'pending')
+-- name: reply_news
+SELECT ifnull(
+    (SELECT iif(state = 'pending', 1 + parts, -created_us) FROM reply WHERE id = ?), -1)
+
+-- name: reply_emitting
+SELECT series, parts, part_bytes FROM reply
+WHERE id = ?1 AND state = 'pending' AND expires_us > now_us() AND (owner IS NULL OR owner = ?2)
+    AND handle = ?3
+
+-- name: add_part
+INSERT OR REPLACE INTO reply_part (reply, number, series, bytes_before, payload)
+VALUES (?, ?, ?, ?, ?)
+
+-- name: note_parts
+UPDATE reply SET parts = ?2, part_bytes = ?3 WHERE id = ?1
+
+-- name: drop_parts
+DELETE FROM reply_part WHERE reply = ?1 AND number < max(?2, ifnull(
+    (SELECT number FROM reply_part WHERE reply = ?1 AND bytes_before >= ?3
+        ORDER BY number LIMIT 1), ?2))
+
+-- name: parts
+SELECT number, series, payload FROM reply_part
+WHERE reply = ?1 AND number >= ?2 ORDER BY number LIMIT ?3
 
 -- name: era
 SELECT boot, shift_us, wall_offset_us, seen_us FROM era

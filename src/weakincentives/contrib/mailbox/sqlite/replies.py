@@ -1,14 +1,21 @@
 """Replies in a SQLite file."""
 
 import os
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import apsw
 
-from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import Steps
-from weakincentives.runtime.mailbox.seam.reply_table import LINGER, ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import (
+    LINGER,
+    MOST_READ,
+    JobStart,
+    PartRow,
+    ReplyRow,
+    ReplyState,
+)
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.runtime.mailbox.seam.waiting import Ear
 
@@ -16,14 +23,15 @@ from .clock import MICRO
 from .database import Database
 from .queries import QUERIES
 from .registry import shared_database
-from .unreadable import as_text, odd_reply
-from .wake import Key
+from .reply_parts import emit_in, part_of
+from .reply_rows import row_of, start_in
+from .unreadable import as_count, as_text
+from .wake import Key, ReplyBell
 
 __all__ = ["SQLiteReplyStore", "SQLiteReplyTable"]
 
 T = TypeVar("T")
-
-logger = get_logger(__name__)
+V = TypeVar("V")
 
 LINGER_US = int(LINGER * MICRO)
 # Callers that died leave their replies behind; they are swept away this long after they expired.
@@ -46,15 +54,18 @@ class SQLiteReplyTable:
         self._until_sweep = 1
         self._swept_to = ""
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        return self.database.transact(self.create_in, id, ttl, owner)
+        return self.database.transact(self.create_in, id, ttl, owner, keep)
 
     def create_in(
-        self, connection: apsw.Connection, id: str, ttl: float, owner: str | None
+        self, connection: apsw.Connection, id: str, ttl: float, owner: str | None, keep: float
     ) -> bool:
         """Do what `create` does, as part of a transaction."""
-        connection.execute(QUERIES["reply_create"], (id, int(ttl * MICRO), owner))
+        arguments = (id, int(ttl * MICRO), owner, int(keep * MICRO))
+        connection.execute(QUERIES["reply_create"], arguments)
         made = connection.changes() > 0
         self._until_sweep -= 1
         if self._until_sweep <= 0:
@@ -70,26 +81,54 @@ class SQLiteReplyTable:
             connection.execute(QUERIES["reply_sweep"], (start, end, FORGET_US))
         self._swept_to = "" if end is None else end
 
-    async def resolve(self, id: str, payload: bytes, owner: str | None = None) -> bool:
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        """Make a reply pending again unless it is resolved or cancelled; create it if need be."""
+        arguments = (id, int(ttl * MICRO), owner, int(keep * MICRO))
+        return self.database.change(QUERIES["reply_reopen"], arguments, _news(id)) > 0
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        """Record a start, and return the row."""
+        return self.database.transact(start_in, self.database.time, id, owner, start)
+
+    async def resolve(
+        self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
         """Store the value if the reply is pending, and this owner's."""
-        arguments = (id, payload, LINGER_US, owner)
+        arguments = _settling(id, payload, owner, failed)
         return self.database.change(QUERIES["reply_resolve"], arguments, _news(id)) > 0
 
     def resolve_in(
-        self, connection: apsw.Connection, id: str, payload: bytes, owner: str | None
+        self,
+        connection: apsw.Connection,
+        id: str,
+        payload: bytes,
+        owner: str | None,
+        failed: bool,
     ) -> Key:
         """Do what `resolve` does, as part of a transaction; return whom to tell after it."""
-        connection.execute(QUERIES["reply_resolve"], (id, payload, LINGER_US, owner))
+        connection.execute(QUERIES["reply_resolve"], _settling(id, payload, owner, failed))
         return _news(id)
+
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
+        """Add parts, without an fsync of their own."""
+        added = self.database.transact(emit_in, id, owner, handle, payloads, lasting=False)
+        if added:
+            self.database.notify(_news(id), 1)
+        return added
+
+    async def parts(self, id: str, first: int, limit: int) -> list[PartRow]:
+        """Return parts from this index on."""
+        rows = self.database.read(QUERIES["parts"], (id, first, limit))
+        return [part_of(row) for row in rows if row[0] == as_count(row[0])]
 
     async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
-        return self.database.change(QUERIES["reply_cancel"], (id,), _news(id)) > 0
+        return self.database.change(QUERIES["reply_cancel"], (id, LINGER_US), _news(id)) > 0
 
     async def get(self, id: str) -> ReplyRow | None:
         """Look at a reply."""
         rows = self.database.read(QUERIES["reply_get"], (id,))
-        return self._row(id, *rows[0]) if rows else None
+        return row_of(self.database.time, id, rows[0]) if rows else None
 
     async def consume(self, id: str) -> ReplyRow | None:
         """Return and remove a resolved reply, to one caller only."""
@@ -97,7 +136,7 @@ class SQLiteReplyTable:
         if not rows:
             return None
         self.database.notify(_news(id), 1)
-        row = self._row(id, *rows[0])
+        row = row_of(self.database.time, id, rows[0])
         return row if row.state == ReplyState.RESOLVED else None
 
     async def delete(self, id: str) -> bool:
@@ -124,41 +163,18 @@ class SQLiteReplyTable:
         """Return how long a reply has to live."""
         return row.expires_at - self.database.clock.time()
 
-    def _row(
-        self,
-        id: str,
-        state: str,
-        payload: bytes | None,
-        created_us: int,
-        expires_us: int,
-        resolved_us: int | None,
-        owner: str | None,
-    ) -> ReplyRow:
-        time = self.database.time
-        now = time.now_us()
-        odd = odd_reply(state, payload, created_us, expires_us, resolved_us, owner, now)
-        if odd:
-            # Nobody can answer it, and nobody can read it.
-            logger.warning("reply %.100r has %s and counts as expired", id, odd)
-            return ReplyRow(id, ReplyState.EXPIRED, None, time.wall(now), time.wall(now), None)
-        over = now >= expires_us
-        return ReplyRow(
-            id,
-            ReplyState.EXPIRED if over else ReplyState(state),
-            payload,
-            time.wall(created_us),
-            time.wall(expires_us),
-            None if resolved_us is None else time.wall(resolved_us),
-            owner,
-        )
+
+def _settling(id: str, payload: bytes, owner: str | None, failed: bool) -> tuple[Any, ...]:
+    state = ReplyState.FAILED if failed else ReplyState.RESOLVED
+    return (id, payload, LINGER_US, owner, state.value)
 
 
 def _news(id: str) -> Key:
-    return (QUERIES["reply_settled"], id)
+    return (QUERIES["reply_news"], id)
 
 
 class SQLiteReplyListener:
-    """Waits until one reply is settled, here or in another process."""
+    """Waits for news of one reply, from here or from another process."""
 
     def __init__(
         self, table: SQLiteReplyTable, database: Database, id: str, *, in_loop: bool
@@ -167,7 +183,7 @@ class SQLiteReplyListener:
         self._wake = database.wake
         self._id = id
         self._in_loop = in_loop
-        self._ear = Ear(self._wake.join(_news(id)))
+        self._ear = Ear(self._wake.join(_news(id), ReplyBell))
 
     async def get(self, wait: float) -> ReplyRow | None:
         """Wait for the bell, then look."""
@@ -177,10 +193,25 @@ class SQLiteReplyListener:
             row = await self._look()
         return row
 
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Wait for the bell if there is no such part yet, then look."""
+        row, parts = await self._look_for_parts(first)
+        if row is not None and row.state == ReplyState.PENDING and not parts:
+            await self._ear.hear(self._pause(row, wait), in_loop=self._in_loop)
+            row, parts = await self._look_for_parts(first)
+        return row, parts
+
+    async def _look_for_parts(self, first: int) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        row = await self._look()
+        if row is None or row.parts <= first:
+            return row, ()
+        return row, await self._take(lambda: self._table.parts(self._id, first, MOST_READ))
+
     async def _look(self) -> ReplyRow | None:
-        if self._in_loop:
-            return await hop(lambda: self._table.get(self._id), self._table)
-        return await self._table.get(self._id)
+        return await self._take(lambda: self._table.get(self._id))
+
+    async def _take(self, step: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        return await (hop(step, self._table) if self._in_loop else step())
 
     def close(self) -> None:
         """Leave the bell."""

@@ -13,7 +13,9 @@ from .queries import QUERIES
 __all__ = [
     "drop_old",
     "give_back",
+    "leave_line",
     "parsed",
+    "put_back_later",
     "queries_of",
     "settle",
     "take",
@@ -101,7 +103,7 @@ def drop_old(connection: apsw.Connection, queries: Queries, cutoff: int, count: 
         old = [seq for seq, sent in front if type(sent) is int and sent < cutoff]
         if not old:
             return dropped
-        _leave_line(connection, queries, old)
+        leave_line(connection, queries, old)
         dropped += len(old)
         count = max(count, 1000)
 
@@ -116,7 +118,7 @@ def take_by_id(
     """Lease certain messages, wherever they stand in the line."""
     places = _places(connection, queries, set(ids))
     rows = [connection.execute(queries["take_one"], (until, wall, seq)).get for seq in places]
-    _leave_line(connection, queries, places)
+    leave_line(connection, queries, places)
     return rows
 
 
@@ -138,7 +140,7 @@ def _places(connection: apsw.Connection, queries: Queries, wanted: set[str]) -> 
     return sorted(places)
 
 
-def _leave_line(connection: apsw.Connection, queries: Queries, places: Sequence[int]) -> None:
+def leave_line(connection: apsw.Connection, queries: Queries, places: Sequence[int]) -> None:
     """Take messages out of the line, wherever they stand."""
     connection.executemany(queries["leave_line"], [(seq, seq) for seq in places])
     connection.executemany(queries["add_hole"], [(seq,) for seq in places])
@@ -181,7 +183,32 @@ def give_back(
         done.append(connection.changes() > 0)
         if done[-1]:
             connection.execute(queries["unhold"], receipt[:1])
+        else:
+            done[-1] = _drop_cancelled(connection, receipt)
     return done
+
+
+def put_back_later(
+    connection: apsw.Connection,
+    queries: Queries,
+    handles: Sequence[str],
+    delay_us: int,
+    how: GivingBack,
+) -> Sequence[bool]:
+    """Hold messages that were leased for a while longer."""
+    done = settle(connection, queries["release"], handles, delay_us, *COUNTS[how])
+    if all(done):
+        return done
+    return [
+        ok or _drop_cancelled(connection, parsed(handle))
+        for handle, ok in zip(handles, done, strict=True)
+    ]
+
+
+def _drop_cancelled(connection: apsw.Connection, receipt: tuple[int, int]) -> bool:
+    """Remove a message that was cancelled since it was leased; False if this is not why."""
+    connection.execute(QUERIES["drop_cancelled"], receipt)
+    return connection.changes() > 0
 
 
 def undo(connection: apsw.Connection, queries: Queries, handles: Sequence[str]) -> Sequence[bool]:
@@ -204,7 +231,7 @@ def _undo(connection: apsw.Connection, queries: Queries, seq: int, token: int) -
     place = seq if len(holes) <= MOST_HOLES else end
     connection.execute(queries["undo"], (seq, token, place))
     if not connection.changes():
-        return False
+        return _drop_cancelled(connection, (seq, token))
     connection.execute(queries["unhold"], (seq,))
     if place == seq:
         connection.execute(queries["fill_hole"], (seq,))

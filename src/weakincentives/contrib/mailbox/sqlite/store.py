@@ -9,7 +9,14 @@ from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.errors import MailboxFullError
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import Steps
-from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.optional_protocols import (
+    Answer,
+    LeaseState,
+    NewReply,
+    ReplyValue,
+)
+from weakincentives.runtime.mailbox.seam.process_name import process_name
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart
 from weakincentives.runtime.mailbox.seam.store import (
     GivingBack,
     Leased,
@@ -21,11 +28,13 @@ from weakincentives.runtime.mailbox.seam.store import (
 from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, BellListener
 
 from . import statements
+from .cancels import cancel, lease_states
 from .clock import MICRO
 from .database import Database
 from .due import Due
 from .queries import QUERIES
 from .replies import SQLiteReplyTable
+from .reply_rows import start_in
 from .unreadable import SOUND, mended, mended_sight
 from .wake import Key
 
@@ -74,7 +83,7 @@ class SQLiteStore:
             and not message.delay
             and self._max_size is None
         ):
-            arguments = (self.clock.time(), message.id, message.payload)
+            arguments = (self.clock.time(), message.id, message.payload, message.reply_id)
             self._database.insert(queries["put"], arguments, self.news)
             return 1
         added = self._database.transact(self.put_in, queries, messages)
@@ -97,11 +106,10 @@ class SQLiteStore:
         return isinstance(table, SQLiteReplyTable) and self._database.shares(table.database)
 
     async def put_expecting(
-        self, message: Outgoing, table: SQLiteReplyTable, reply_id: str, ttl: float, owner: str
+        self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
     ) -> None:
         """Add the message, and the pending reply to it: both or neither."""
         queries = self._queries or self._known_queue()
-        reply = (reply_id, ttl, owner)
         self._database.transact(self._put_expecting, queries, message, table, reply)
         self._database.notify(self.news, 1)
 
@@ -111,7 +119,7 @@ class SQLiteStore:
         queries: statements.Queries | None,
         message: Outgoing,
         table: SQLiteReplyTable,
-        reply: tuple[str, float, str],
+        reply: NewReply,
     ) -> None:
         table.create_in(connection, *reply)
         self.put_in(connection, queries, (message,))
@@ -179,13 +187,24 @@ class SQLiteStore:
         leased = [
             Leased(row[2], f"{row[0]}.{row[1]}", *row[3:])
             if tuple(map(type, row)) == SOUND
-            else mended(row)
+            else self._unusual(connection, row)
             for row in rows
         ]
         if LATEST_LEASES.store is self:
             # An interrupt can come as soon as this is committed.
             LATEST_LEASES.handles = [one.handle for one in leased]
         return Leases(leased, done, next_due, expired, dropped), news
+
+    def _unusual(self, connection: apsw.Connection, row: Any) -> Leased:
+        """Return a leased row to which a caller waits for a reply, or one that is odd."""
+        leased, reply_id = mended(row), row[-1]
+        if type(reply_id) is not str:
+            return leased
+        # Here, so that a worker need not ask: if the reply is in another file, it finds none.
+        start = JobStart(leased.handle, process_name(), leased.delivery_count)
+        owner = f"{self.name}/{leased.id}"
+        reply = start_in(connection, self._database.time, reply_id, owner, start)
+        return leased._replace(reply=reply)
 
     def acknowledge_now(
         self, handles: Sequence[str], *, answers: Sequence[Answer] = ()
@@ -249,8 +268,7 @@ class SQLiteStore:
     ) -> Sequence[bool]:
         if delay:
             self._database.file.note_wall_clock(connection)
-            changes = (int(delay * MICRO), *statements.COUNTS[how])
-            return statements.settle(connection, queries["release"], handles, *changes)
+            return statements.put_back_later(connection, queries, handles, int(delay * MICRO), how)
         if how == "undone":
             return statements.undo(connection, queries, handles)
         return statements.give_back(connection, queries, handles, how == "put_off")
@@ -258,6 +276,17 @@ class SQLiteStore:
     async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
         """Let the leases end ``seconds`` from now; False where they had ended already."""
         return self._settle_all(QUERIES["extend"], handles, int(seconds * MICRO))
+
+    async def cancel(self, ids: Sequence[str]) -> Sequence[bytes | None]:
+        """Remove messages that wait, and mark those that are leased."""
+        queries = self._queries or self._known_queue()
+        if queries is None:
+            return [None] * len(ids)
+        return cancel(self._database, queries, ids)
+
+    async def lease_states(self, handles: Sequence[str]) -> Sequence[LeaseState]:
+        """Return, for each handle, whether its lease is held and its message cancelled."""
+        return lease_states(self._database, handles)
 
     async def purge(self) -> int:
         """Remove every message, leased ones too, forget all ids, and return how many there were."""
@@ -333,15 +362,18 @@ class SQLiteStore:
         if prompt:
             place = connection.execute(queries["next_place"]).get
             rows = [
-                (place + number, message.given, now, wall, message.id, message.payload)
-                for number, message in enumerate(prompt)
+                (place + number, m.given, now, wall, m.id, m.payload, m.reply_id)
+                for number, m in enumerate(prompt)
             ]
             connection.executemany(queries["put_at"], rows)
         if delayed:
             self._database.file.note_wall_clock(connection)
             place = connection.execute(queries["next_delayed_place"]).get
             later = [
-                (place + number, m.given, now, wall, m.id, m.payload, now + int(m.delay * MICRO))
+                (
+                    *(place + number, m.given, now, wall, m.id, m.payload, m.reply_id),
+                    now + int(m.delay * MICRO),
+                )
                 for number, m in enumerate(delayed)
             ]
             connection.executemany(queries["put_delayed"], later)

@@ -13,40 +13,57 @@ from weakincentives.runtime.mailbox.seam.store import Leased, Seen
 
 from .queries import FAR_US, QUERIES
 
-__all__ = ["SOUND", "as_text", "mend_texts", "mended", "mended_sight", "odd_reply", "sound_era"]
+__all__ = [
+    "SOUND",
+    "as_bytes",
+    "as_count",
+    "as_text",
+    "as_time",
+    "mend_texts",
+    "mended",
+    "mended_sight",
+    "odd_reply",
+    "sound_era",
+]
 
-SOUND = (int, int, str, bytes, int, int, float, float, int)
-"""The types of a leased row as we write it."""
+SOUND = (int, int, str, bytes, int, int, float, float, int, type(None))
+"""The types of a leased row to which nobody waits for a reply, as we write it."""
 
 LATEST = 253_402_300_799.0
 """The last second of the year 9999, beyond which there is no date."""
 LATEST_US = int(LATEST) * 1_000_000
 
-TABLES = ("era", "queue", "waiting", "held", "hole", "known", "reply")
+TABLES = ("era", "queue", "waiting", "held", "hole", "known", "reply", "reply_part")
 """Ours: whatever else there is in the file is left alone."""
 
-STATES = {ReplyState.PENDING, ReplyState.RESOLVED, ReplyState.CANCELLED}
+MOST = 1 << 53
+"""Beyond what is ever counted."""
+
+STATES = {ReplyState.PENDING, ReplyState.RESOLVED, ReplyState.FAILED, ReplyState.CANCELLED}
+VALUES = {ReplyState.RESOLVED, ReplyState.FAILED}
 
 
 def mended(row: tuple[Any, ...]) -> Leased:
     """Return a leased row with every field of the type that it should have."""
-    seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs = row
+    seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs, _ = row
     return Leased(
         as_text(id),
         f"{seq}.{token}",
-        _bytes(payload),
-        _count(deliveries),
-        _count(nacks),
-        _time(enqueued_at),
-        _time(first_received_at),
-        _count(put_offs),
+        as_bytes(payload),
+        as_count(deliveries),
+        as_count(nacks),
+        as_time(enqueued_at),
+        as_time(first_received_at),
+        as_count(put_offs),
     )
 
 
 def mended_sight(row: tuple[Any, ...]) -> Seen:
     """Do the same for a row that was looked at."""
     id, payload, deliveries, nacks, enqueued_at = row
-    return Seen(as_text(id), _bytes(payload), _count(deliveries), _count(nacks), _time(enqueued_at))
+    return Seen(
+        as_text(id), as_bytes(payload), as_count(deliveries), as_count(nacks), as_time(enqueued_at)
+    )
 
 
 def odd_reply(
@@ -55,7 +72,7 @@ def odd_reply(
     """Return what is odd about a reply, in words; '' if nothing is."""
     if state not in STATES:
         return "an unknown state"
-    if state == ReplyState.RESOLVED and type(payload) is not bytes:
+    if state in VALUES and type(payload) is not bytes:
         return "a value that is no bytes"
     times = (created, expires, created if resolved is None else resolved)
     if any(type(time) is not int or not 0 <= time <= now + FAR_US for time in times):
@@ -100,7 +117,8 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _bytes(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
+    """Return what should be bytes as bytes."""
     return value if type(value) is bytes else str(value).encode("utf-8", "surrogateescape")
 
 
@@ -109,9 +127,11 @@ def as_text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if type(value) is bytes else str(value)
 
 
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
+def as_count(value: Any) -> int:
+    """Return what should be a count as one; 0 if it is none."""
+    return value if type(value) is int and 0 <= value < MOST else 0
 
 
-def _time(value: Any) -> float:
+def as_time(value: Any) -> float:
+    """Return what should be seconds since the epoch as such; 0.0 if it is no such time."""
     return value if type(value) is float and 0 <= value <= LATEST else 0.0

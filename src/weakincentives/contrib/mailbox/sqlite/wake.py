@@ -16,15 +16,31 @@ from weakincentives.runtime.mailbox.seam.waiting import Bell
 
 from .inotify import Signal
 
-__all__ = ["Key", "Wake"]
+__all__ = ["Key", "ReplyBell", "Wake"]
 
 logger = get_logger(__name__)
 
 Key: TypeAlias = tuple[str, str]
-"""A query that counts what a consumer waits for, and its argument."""
+"""A query that counts what a consumer waits for, or tells the state of a reply; its argument."""
 
 # A consumer that polls again at once finds the watcher still there.
 LINGER = 2.0
+
+
+class ReplyBell(Bell):
+    """Wakes all who wait for news of one reply."""
+
+    _seen = 0
+
+    def ring(self, times: int = 1) -> None:
+        """Wake everybody."""
+        self.ring_all()
+
+    def found(self, state: int) -> None:
+        """Wake everybody if the state of the reply, as its query tells it, is another one now."""
+        if state != self._seen:
+            self._seen = state
+            self.ring_all()
 
 
 class Wake:
@@ -47,11 +63,11 @@ class Wake:
         self._watch: Watch | None = None
         self._closed = False
 
-    def join(self, key: Key) -> Bell:
+    def join(self, key: Key, make_bell: Callable[[], Bell] = Bell) -> Bell:
         """Return the bell that rings for this key, from now on; `leave` it in the end."""
         with self._lock:
             bell, listeners = self._bells.get(key, (None, 0))
-            bell = bell or Bell()
+            bell = bell or make_bell()
             self._bells[key] = (bell, listeners + 1)
             make_signal = self._make_signal()
             if self._watch is None and not self._closed and make_signal is not None:
@@ -144,7 +160,9 @@ class Wake:
             return
         for key, count in found:
             entry = self._bells.get(key)
-            if entry is not None:
+            if entry is not None and isinstance(entry[0], ReplyBell):
+                entry[0].found(count)
+            elif entry is not None:
                 entry[0].ring(count)
 
     def _idle(self, watch: "Watch") -> bool:

@@ -1,8 +1,9 @@
 """A payload as SQS carries it: the body is the user's JSON, the rest rides in attributes.
 
 One MessageAttribute, `METADATA`, holds our headers as JSON: ``i`` the message's id, ``t`` the
-class name, ``v`` the envelope's version, ``r`` the reply address, ``c`` the reply id, ``a`` the
-user's attributes that SQS cannot carry, ``x`` how a body that is no envelope was written.
+class name, ``v`` the envelope's version, ``r`` the reply address, ``c`` the reply id, ``o`` the
+origin of a replay, ``a`` the user's attributes that SQS cannot carry, ``x`` how a body that is no
+envelope was written.
 """
 
 import re
@@ -49,6 +50,7 @@ class Metadata(msgspec.Struct, omit_defaults=True):
     reply_id: str | None = msgspec.field(name="c", default=None)
     attributes: dict[str, str] | None = msgspec.field(name="a", default=None)
     raw: str | None = msgspec.field(name="x", default=None)
+    origin: str | None = msgspec.field(name="o", default=None)
 
 
 class SendEntry(NamedTuple):
@@ -88,6 +90,7 @@ def to_entry(id: str, payload: bytes) -> SendEntry:
             envelope.reply_to,
             envelope.reply_id,
             rest or None,
+            origin=envelope.origin,
         )
     written = msgspec.json.encode(metadata).decode()
     carried[METADATA] = NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
@@ -241,6 +244,7 @@ def _joined(
             metadata.reply_to,
             metadata.reply_id,
             {**attributes, **(metadata.attributes or {})} or None,
+            metadata.origin,
             received.get("Attributes", {}).get("MessageGroupId"),
         )
     )

@@ -5,43 +5,70 @@ An item has ``id`` (the key), ``state``, ``created``, ``expires`` and, once reso
 ``owner`` is the queue and the message that it belongs to, if anybody has said so.
 ``by`` names the write that made it so, so that a write that is repeated after a lost answer finds
 itself done. ``ttl`` is for DynamoDB's own sweeping, which comes days late and decides nothing.
+``waits`` is how many seconds the caller wants to wait. If it wants the reply kept, there are
+``keep`` (for how many seconds), ``keeps`` (the same, or a minute if that is longer) and ``kept``
+(until when at least). The last start is ``handle``, ``worker``, ``deliveries``, ``started`` and
+``series``.
+What is kept of the parts is described in `part_bundles`.
 """
 
 import math
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from botocore.exceptions import ClientError
 
 from weakincentives.clock import Clock, SystemClock
 from weakincentives.ids import new_id
-from weakincentives.runtime.mailbox.errors import InvalidParameterError, PayloadTooLargeError
+from weakincentives.runtime.mailbox.errors import (
+    InvalidParameterError,
+    MailboxConnectionError,
+    PayloadTooLargeError,
+)
 from weakincentives.runtime.mailbox.replies.foreign import PollingReplyListener
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.reply_table import (
     LINGER,
+    JobStart,
+    PartRow,
     ReplyListener,
     ReplyRow,
     ReplyState,
 )
 
 from .errors import Place, code_of, translated
+from .part_bundles import Item, PartBundles, Refused, key_of, number, number_in
 
 __all__ = ["DynamoDBReplyStore", "DynamoDBReplyTable"]
 
 T = TypeVar("T")
 
+MOST_TRIES = 10
+"""How often a part is written again because its reply has changed meanwhile."""
 LARGEST_ITEM = 400 * 1024
 REST_OF_ITEM = 1024
 """Room for everything in an item but the value."""
 
-Item = dict[str, dict[str, Any]]
+REFUSALS = ("ConditionalCheckFailedException", "TransactionCanceledException")
+OF_ONE_SENDING = (
+    *("payload", "resolved", "lingers", "keep", "keeps", "kept"),
+    *("handle", "worker", "deliveries", "started"),
+)
+"""What a replay begins without."""
 
 IS_PENDING = "#state = :pending AND expires > :now"
 IS_RESOLVED = "#state = :resolved AND (expires > :now OR lingers > :now)"
 IS_OWNED = "(attribute_not_exists(#owner) OR #owner = :owner)"
-IS_OVER = "expires <= :now AND (attribute_not_exists(lingers) OR lingers <= :now)"
+IS_OVER = (
+    "expires <= :now AND (attribute_not_exists(lingers) OR lingers <= :now) "
+    "AND (attribute_not_exists(kept) OR kept <= :now)"
+)
+IS_SETTLED_FOR_GOOD = "#state IN (:resolved, :cancelled) AND (expires > :now OR lingers > :now)"
+IS_LATEST = (
+    "(attribute_not_exists(#deliveries) OR #deliveries <= :deliveries) "
+    "AND (attribute_not_exists(#handle) OR #handle <> :handle)"
+)
 
 
 class DynamoDBReplyTable:
@@ -58,31 +85,90 @@ class DynamoDBReplyTable:
         self.backend_key = self._client = client
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._place = Place("table", table_name, client.meta.region_name)
+        self._bundles = PartBundles(self._call, table_name)
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        now, by = self._clock.time(), {"S": new_id()}
-        item = {
-            "id": {"S": id},
-            "state": {"S": ReplyState.PENDING.value},
-            "created": _number(now),
-            "expires": _number(now + ttl),
-            "ttl": _number(math.ceil(now + ttl + LINGER)),
-            "by": by,
-            **({} if owner is None else {"owner": {"S": owner}}),
-        }
+        opened = _opened(self._clock.time(), ttl, owner, keep)
         return self._write(
             "put_item",
             {
-                "Item": item,
+                "Item": {"id": {"S": id}, **opened},
                 "ConditionExpression": "attribute_not_exists(id) OR #by = :by",
                 "ExpressionAttributeNames": {"#by": "by"},
-                "ExpressionAttributeValues": {":by": by},
+                "ExpressionAttributeValues": {":by": opened["by"]},
             },
         )
 
-    async def resolve(self, id: str, payload: bytes, owner: str | None = None) -> bool:
-        """Store the value if the reply is pending, and this owner's."""
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        """Make a reply pending again, for a message that is replayed."""
+        now = self._clock.time()
+        opened = _opened(now, ttl, owner, keep)
+        removed = [name for name in OF_ONE_SENDING if name not in opened]
+        return self._write(
+            "update_item",
+            {
+                "Key": key_of(id),
+                "UpdateExpression": "SET "
+                + ", ".join(f"#{name} = :{name}" for name in opened)
+                + " REMOVE "
+                + ", ".join(f"#{name}" for name in removed),
+                "ConditionExpression": f"attribute_not_exists(id) OR NOT ({IS_SETTLED_FOR_GOOD})",
+                "ExpressionAttributeNames": {f"#{name}": name for name in (*opened, *removed)},
+                "ExpressionAttributeValues": {
+                    **{f":{name}": value for name, value in opened.items()},
+                    ":resolved": {"S": ReplyState.RESOLVED.value},
+                    ":cancelled": {"S": ReplyState.CANCELLED.value},
+                    ":now": number(now),
+                },
+            },
+        )
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        """Record that a worker has received the message, and return the row."""
+        now = self._clock.time()
+        names = ("state", "owner", "handle", "worker", "deliveries", "started", "series")
+        request = {
+            "Key": key_of(id),
+            "UpdateExpression": "SET #handle = :handle, #worker = :worker, "
+            "#deliveries = :deliveries, #started = :now, "
+            "#series = if_not_exists(#series, :zero) + :one",
+            "ConditionExpression": f"{IS_PENDING} AND {IS_OWNED} AND {IS_LATEST}",
+            "ExpressionAttributeNames": {f"#{name}": name for name in names},
+            "ExpressionAttributeValues": {
+                ":pending": {"S": ReplyState.PENDING.value},
+                ":now": number(now),
+                ":owner": {"S": owner},
+                ":handle": {"S": start.handle},
+                ":worker": {"S": start.worker},
+                ":deliveries": number(start.deliveries),
+                ":zero": number(0),
+                ":one": number(1),
+            },
+            "ReturnValues": "ALL_NEW",
+        }
+        try:
+            return _row(self._call("update_item", request)["Attributes"], now)
+        except Refused:
+            return await self.get(id)
+
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
+        """Add parts; False if the reply is not pending, or this is not its last start."""
+        return all(
+            self._emit(id, owner, handle, bundle) for bundle in self._bundles.bundled(payloads)
+        )
+
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
+        """Return the parts from this index on, a mebibyte of them or one bundle."""
+        item = self._item(id)
+        return () if item is None else self._bundles.read(item, first, limit)
+
+    async def resolve(
+        self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
+        """Settle the reply if it is pending, and this owner's."""
         if len(payload) > LARGEST_ITEM - REST_OF_ITEM:
             raise PayloadTooLargeError(
                 f"{self._place}: the reply has {len(payload)} bytes, DynamoDB takes "
@@ -91,11 +177,12 @@ class DynamoDBReplyTable:
         now = self._clock.time()
         return self._change(
             id,
-            "SET #state = :resolved, payload = :payload, resolved = :now, lingers = :lingers",
+            "SET #state = :state, payload = :payload, resolved = :now, "
+            "lingers = :now + if_not_exists(keeps, :linger)",
             {
-                ":resolved": {"S": ReplyState.RESOLVED.value},
+                ":state": {"S": (ReplyState.FAILED if failed else ReplyState.RESOLVED).value},
                 ":payload": {"B": payload},
-                ":lingers": _number(now + LINGER),
+                ":linger": number(LINGER),
             },
             now,
             owner,
@@ -103,38 +190,41 @@ class DynamoDBReplyTable:
 
     async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
-        cancelled = {":cancelled": {"S": ReplyState.CANCELLED.value}}
-        return self._change(id, "SET #state = :cancelled", cancelled, self._clock.time())
+        return self._change(
+            id,
+            "SET #state = :cancelled, lingers = :now + if_not_exists(keeps, :zero)",
+            {":cancelled": {"S": ReplyState.CANCELLED.value}, ":zero": number(0)},
+            self._clock.time(),
+        )
 
     async def get(self, id: str) -> ReplyRow | None:
         """Look at a reply."""
-        item = self._call("get_item", {"Key": _key(id), "ConsistentRead": True}).get("Item")
+        item = self._item(id)
         return None if item is None else _row(item, self._clock.time())
 
     async def consume(self, id: str) -> ReplyRow | None:
         """Return and remove a resolved reply, to one caller only."""
         now = self._clock.time()
         request = {
-            "Key": _key(id),
+            "Key": key_of(id),
             "ConditionExpression": IS_RESOLVED,
             "ExpressionAttributeNames": {"#state": "state"},
             "ExpressionAttributeValues": {
                 ":resolved": {"S": ReplyState.RESOLVED.value},
-                ":now": _number(now),
+                ":now": number(now),
             },
             "ReturnValues": "ALL_OLD",
         }
         try:
             item = self._call("delete_item", request)["Attributes"]
-        except _Refused:
+        except Refused:
             return None
+        self._bundles.remove(item)
         return _row(item, now)
 
     async def delete(self, id: str) -> bool:
         """Remove the reply; False if there was none."""
-        return "Attributes" in self._call(
-            "delete_item", {"Key": _key(id), "ReturnValues": "ALL_OLD"}
-        )
+        return self._delete({"Key": key_of(id)})
 
     forget = delete
 
@@ -144,7 +234,7 @@ class DynamoDBReplyTable:
             "ConsistentRead": True,
             "ProjectionExpression": "id",
             "FilterExpression": IS_OVER,
-            "ExpressionAttributeValues": {":now": _number(self._clock.time())},
+            "ExpressionAttributeValues": {":now": number(self._clock.time())},
         }
         ids: list[str] = []
         while len(ids) < limit:
@@ -196,13 +286,13 @@ class DynamoDBReplyTable:
         return self._write(
             "update_item",
             {
-                "Key": _key(id),
+                "Key": key_of(id),
                 "UpdateExpression": f"{update}, #by = :by",
                 "ConditionExpression": f"({condition}) OR #by = :by",
                 "ExpressionAttributeNames": names,
                 "ExpressionAttributeValues": {
                     ":pending": {"S": ReplyState.PENDING.value},
-                    ":now": _number(now),
+                    ":now": number(now),
                     ":by": {"S": new_id()},
                     **values,
                 },
@@ -210,29 +300,55 @@ class DynamoDBReplyTable:
         )
 
     def _delete_if_over(self, id: str) -> bool:
-        return self._write(
-            "delete_item",
-            {
-                "Key": _key(id),
-                "ConditionExpression": IS_OVER,
-                "ExpressionAttributeValues": {":now": _number(self._clock.time())},
-            },
-        )
+        over = {
+            "ConditionExpression": IS_OVER,
+            "ExpressionAttributeValues": {":now": number(self._clock.time())},
+        }
+        try:
+            return self._delete({"Key": key_of(id), **over})
+        except Refused:
+            return False
+
+    def _delete(self, request: dict[str, Any]) -> bool:
+        item = self._call("delete_item", {**request, "ReturnValues": "ALL_OLD"}).get("Attributes")
+        if item is None:
+            return False
+        self._bundles.remove(item)
+        return True
+
+    def _emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
+        for _ in range(MOST_TRIES):
+            item = self._item(id)
+            row = None if item is None else _row(item, self._clock.time())
+            if item is None or row is None or row.start is None:
+                return False
+            if row.start.handle != handle or not row.is_awaited_from(owner):
+                return False
+            if self._bundles.add(item, payloads):
+                return True
+        raise MailboxConnectionError(f"{self._place}: a part of reply {id} could not be written")
+
+    def _item(self, id: str) -> Item | None:
+        request = {"Key": key_of(id), "ConsistentRead": True}
+        found: Item | None = self._call("get_item", request).get("Item")
+        return found
 
     def _write(self, method: str, request: dict[str, Any]) -> bool:
         try:
             self._call(method, request)
-        except _Refused:
+        except Refused:
             return False
         return True
 
     def _call(self, method: str, request: dict[str, Any]) -> dict[str, Any]:
         with translated(self._place):
             try:
-                return getattr(self._client, method)(TableName=self._table, **request)  # type: ignore[no-any-return]
+                if "RequestItems" not in request and "TransactItems" not in request:
+                    request = {"TableName": self._table, **request}
+                return getattr(self._client, method)(**request)  # type: ignore[no-any-return]
             except ClientError as error:
-                if code_of(error) == "ConditionalCheckFailedException":
-                    raise _Refused from error
+                if code_of(error) in REFUSALS:
+                    raise Refused from error
                 raise
 
 
@@ -250,32 +366,50 @@ class DynamoDBReplyStore(StoredReplies[T], Generic[T]):
         self._dynamodb.create_table()
 
 
-class _Refused(Exception):
-    """A condition did not hold."""
-
-
-def _key(id: str) -> Item:
-    return {"id": {"S": id}}
-
-
-def _number(value: float) -> dict[str, str]:
-    # Microseconds, written out: an exponent or binary dust is no use in a comparison.
-    return {"N": format(Decimal(value).quantize(Decimal("0.000001")).normalize(), "f")}
+def _opened(now: float, ttl: float, owner: str | None, keep: float) -> Item:
+    """Return the attributes of a pending reply."""
+    expires = now + ttl
+    item = {
+        "state": {"S": ReplyState.PENDING.value},
+        "created": number(now),
+        "expires": number(expires),
+        "waits": number(ttl),
+        "ttl": number(math.ceil(expires + keep + LINGER)),
+        "by": {"S": new_id()},
+    }
+    if owner is not None:
+        item["owner"] = {"S": owner}
+    if keep:
+        item |= {"keep": number(keep), "keeps": number(max(keep, LINGER))}
+        item["kept"] = number(expires + keep)
+    return item
 
 
 def _row(item: Item, now: float) -> ReplyRow:
-    expires = max(_seconds(item, "expires") or 0.0, _seconds(item, "lingers") or 0.0)
+    expires = max(number_in(item, "expires") or 0.0, number_in(item, "lingers") or 0.0)
     payload = item.get("payload")
     return ReplyRow(
         item["id"]["S"],
         ReplyState.EXPIRED if now >= expires else ReplyState(item["state"]["S"]),
         None if payload is None else payload["B"],
-        _seconds(item, "created") or 0.0,
+        number_in(item, "created") or 0.0,
         expires,
-        _seconds(item, "resolved"),
+        number_in(item, "resolved"),
         item["owner"]["S"] if "owner" in item else None,
+        number_in(item, "waits") or 0.0,
+        number_in(item, "keep") or 0.0,
+        _start(item),
+        int(number_in(item, "parts") or 0),
     )
 
 
-def _seconds(item: Item, name: str) -> float | None:
-    return float(item[name]["N"]) if name in item else None
+def _start(item: Item) -> JobStart | None:
+    if "handle" not in item:
+        return None
+    return JobStart(
+        item["handle"]["S"],
+        item["worker"]["S"],
+        int(number_in(item, "deliveries") or 0),
+        number_in(item, "started") or 0.0,
+        int(number_in(item, "series") or 0),
+    )

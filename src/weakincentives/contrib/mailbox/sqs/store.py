@@ -105,6 +105,7 @@ class SQSStore:
             nack_counts=False,
             uncounted_releases=False,
             delays=not self.fifo,
+            cancels=False,
             peeks=False,
             exact_counts=False,
             long_polls=True,

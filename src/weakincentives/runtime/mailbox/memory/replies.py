@@ -1,7 +1,9 @@
 """Reply tables and reply stores in the memory of this process."""
 
+import itertools
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.clock import Clock, SystemClock
@@ -10,6 +12,10 @@ from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.forks import begin_anew_in_children, usable_lock
 from weakincentives.runtime.mailbox.seam.reply_table import (
     LINGER,
+    MOST_PARTS,
+    MOST_READ,
+    JobStart,
+    PartRow,
     ReplyListener,
     ReplyRow,
     ReplyState,
@@ -22,20 +28,40 @@ T = TypeVar("T")
 
 MOST_SWEPT = 100
 """How many expired replies one creation removes at most."""
+SETTLED_FOR_GOOD = (ReplyState.RESOLVED, ReplyState.CANCELLED)
 
 
 class ReplyRecord:
     """A reply, with times by the monotonic clock."""
 
-    __slots__ = ("created", "expires", "owner", "payload", "resolved", "state")
+    # Of the class until they change: most replies need none of them.
+    payload: Any = None
+    resolved: float | None = None
+    start: JobStart | None = None
+    series = 0
+    parts: "deque[PartRow] | None" = None
+    emitted = 0
 
-    def __init__(self, now: float, ttl: float, owner: str | None) -> None:
+    def __init__(self, now: float, ttl: float, owner: str | None, keep: float) -> None:
         self.state = ReplyState.PENDING
-        self.payload: Any = None
         self.created = now
         self.expires = now + ttl
-        self.resolved: float | None = None
         self.owner = owner
+        self.ttl = ttl
+        self.keep = keep
+
+    @property
+    def read_until(self) -> float:
+        """When the reply may be removed: one that expires is kept as one that is settled."""
+        return self.expires + (self.keep if self.state == ReplyState.PENDING else 0.0)
+
+    def settle(self, state: ReplyState, now: float) -> None:
+        """Leave the pending state for good."""
+        if self.keep:
+            self.expires = now + max(self.keep, LINGER)
+        elif state != ReplyState.CANCELLED:
+            self.expires = max(self.expires, now + LINGER)
+        self.state = state
 
 
 class InMemoryReplyTable:
@@ -59,36 +85,91 @@ class InMemoryReplyTable:
         for bell, _ in self._bells.values():
             bell.begin_anew()
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
         """Add a pending reply; False if the id is taken."""
         now = self._clock.monotonic()
         with self._lock:
             self._sweep(now)
             if id in self._entries:
                 return False
-            self._entries[id] = ReplyRecord(now, ttl, owner)
+            self._entries[id] = ReplyRecord(now, ttl, owner, keep)
             return True
 
-    async def resolve(self, id: str, payload: Any, owner: str | None = None) -> bool:
-        """Store the value if the reply is pending and has no other owner."""
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        """Make a reply pending again, for a message that is replayed."""
+        now = self._clock.monotonic()
+        with self._lock:
+            old = self._entries.get(id)
+            if old is not None and now < old.expires and old.state in SETTLED_FOR_GOOD:
+                return False
+            self._entries[id] = entry = ReplyRecord(now, ttl, owner, keep)
+            if old is not None:
+                entry.series, entry.parts, entry.emitted = old.series, old.parts, old.emitted
+        self._ring(id)
+        return True
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        """Record that a worker has received the message, and return the row."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._pending(id, now)
+            if entry is not None and entry.owner in (None, owner):
+                last = entry.start
+                if last is None or start.deliveries >= last.deliveries:
+                    entry.series += 1
+                    entry.start = start._replace(at=self._clock.time(), series=entry.series)
+            entry = self._entries.get(id)
+            return None if entry is None else self._row(id, entry, now)
+
+    async def resolve(
+        self, id: str, payload: Any, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
+        """Settle the reply if it is pending and has no other owner."""
         now = self._clock.monotonic()
         with self._lock:
             entry = self._pending(id, now)
             if entry is None or (owner and entry.owner and owner != entry.owner):
                 return False
-            expires, resolved = max(entry.expires, now + LINGER), ReplyState.RESOLVED
-            entry.payload, entry.resolved, entry.expires = payload, now, expires
-            entry.state = resolved
+            entry.payload, entry.resolved = payload, now
+            entry.settle(ReplyState.FAILED if failed else ReplyState.RESOLVED, now)
         self._ring(id)
         return True
 
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[Any]) -> bool:
+        """Add parts; False if the reply is not pending, or this is not its last start."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._pending(id, now)
+            if entry is None or entry.start is None or entry.start.handle != handle:
+                return False
+            if entry.parts is None:
+                entry.parts = deque(maxlen=MOST_PARTS)
+            for payload in payloads:
+                entry.parts.append(PartRow(entry.emitted, entry.start.series, payload))
+                entry.emitted += 1
+        self._ring(id)
+        return True
+
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
+        """Return the parts from this index on."""
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is None or entry.parts is None:
+                return ()
+            oldest = entry.emitted - len(entry.parts)
+            begin = max(first - oldest, 0)
+            return list(itertools.islice(entry.parts, begin, begin + limit))
+
     async def cancel(self, id: str) -> bool:
         """Cancel the reply if it is pending."""
+        now = self._clock.monotonic()
         with self._lock:
-            entry = self._pending(id, self._clock.monotonic())
+            entry = self._pending(id, now)
             if entry is None:
                 return False
-            entry.state = ReplyState.CANCELLED
+            entry.settle(ReplyState.CANCELLED, now)
         self._ring(id)
         return True
 
@@ -127,7 +208,7 @@ class InMemoryReplyTable:
         now = self._clock.monotonic()
         with self._lock:
             entries = list(self._entries.items())
-        return [id for id, entry in entries if now >= entry.expires][:limit]
+        return [id for id, entry in entries if now >= entry.read_until][:limit]
 
     async def cleanup_expired(self, limit: int) -> int:
         """Remove expired replies and return how many."""
@@ -167,7 +248,7 @@ class InMemoryReplyTable:
         alive = 0
         for _ in range(min(MOST_SWEPT, len(self._entries))):
             id, entry = next(iter(self._entries.items()))
-            if now >= entry.expires + LINGER:
+            if now >= entry.read_until + LINGER:
                 del self._entries[id]
                 continue
             self._entries.move_to_end(id)
@@ -196,6 +277,10 @@ class InMemoryReplyTable:
             wall + entry.expires,
             None if entry.resolved is None else wall + entry.resolved,
             entry.owner,
+            entry.ttl,
+            entry.keep,
+            entry.start,
+            entry.emitted,
         )
 
 
@@ -216,6 +301,15 @@ class InMemoryReplyListener:
             await self._ear.hear(min(wait, left), in_loop=self._in_loop)
             row = await self._table.get(self._id)
         return row
+
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Wait for the bell until there is such a part, then look."""
+        row = await self._table.get(self._id)
+        if row is not None and row.state == ReplyState.PENDING and row.parts <= first:
+            left = self._table.remaining(self._id)
+            await self._ear.hear(min(wait, left), in_loop=self._in_loop)
+            row = await self._table.get(self._id)
+        return row, await self._table.parts(self._id, first, MOST_READ)
 
     def close(self) -> None:
         """Stop listening."""

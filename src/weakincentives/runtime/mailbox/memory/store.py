@@ -19,6 +19,7 @@ from weakincentives.runtime.mailbox.errors import MailboxFullError, ReentrantSte
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.forks import begin_anew_in_children, usable_lock
+from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState
 from weakincentives.runtime.mailbox.seam.store import (
     REMEMBER_IDS,
     GivingBack,
@@ -47,6 +48,7 @@ class Entry:
     first_received_at = 0.0
     given = False
     remember = 0.0
+    is_cancelled = False
 
     def __init__(self, id: str, payload: Any, sent: float, enqueued_at: float) -> None:
         self.id = id
@@ -111,7 +113,7 @@ class InMemoryStore:
                 self._repair()
             # From here on: what is known and how much room there is must stay true until the end.
             self._in_step = True
-            id, payload, delay, given, _ = messages[0]
+            id, payload, delay, given, _, _ = messages[0]
             if given or len(messages) > 1:
                 messages = self._unknown(messages, now)
             if self._max_size is not None and len(self._entries) + len(messages) > self._max_size:
@@ -251,6 +253,30 @@ class InMemoryStore:
             self._in_step = False
             return done
 
+    async def cancel(self, ids: Sequence[str]) -> Sequence[Any | None]:
+        """Remove messages that wait, and mark those that are leased."""
+        now = self._now()
+        if self._in_step:
+            self._check_reentry()
+        with self._lock:
+            if self._in_step:
+                self._repair()
+            self._in_step = True
+            self._promote(now)
+            payloads = [self._cancel(id) for id in ids]
+            self._in_step = False
+            return payloads
+
+    async def lease_states(self, handles: Sequence[str]) -> Sequence[LeaseState]:
+        """Return, for each handle, whether its lease is held and its message cancelled."""
+        now = self._now()
+        with self._lock:
+            held = [self._held(handle, now) for handle in handles]
+            return [
+                "ended" if entry is None else "cancelled" if entry.is_cancelled else "held"
+                for entry in held
+            ]
+
     async def purge(self) -> int:
         """Remove every message, leased ones too, forget all ids, and return how many there were."""
         nothing: tuple[Any, ...] = ({}, {}, deque(), [])
@@ -342,7 +368,7 @@ class InMemoryStore:
 
     def _add(self, messages: Sequence[Outgoing], now: float, wall: float) -> None:
         added: dict[str, Entry] = {}
-        for id, payload, delay, given, remember in messages:
+        for id, payload, delay, given, remember, _ in messages:
             entry = added[id] = Entry(id, payload, now, wall)
             entry.given, entry.remember = given, remember
             if delay > 0:
@@ -388,6 +414,7 @@ class InMemoryStore:
                 entry.enqueued_at,
                 entry.first_received_at,
                 entry.put_offs,
+                None,
             ),
         )
 
@@ -412,6 +439,8 @@ class InMemoryStore:
         entry = self._held(handle, now)
         if entry is None:
             return False
+        if entry.is_cancelled:
+            return self._acknowledge(handle, now)
         if delay > 0:
             self._schedule(entry, now + delay)
         else:
@@ -425,6 +454,8 @@ class InMemoryStore:
         entry = self._held(handle, now)
         if entry is None:
             return False
+        if entry.is_cancelled:
+            return self._acknowledge(handle, now)
         if delay > 0:
             self._schedule(entry, now + delay)
         else:
@@ -452,11 +483,15 @@ class InMemoryStore:
             item = heap[0]
             if _is_current(item):
                 entry = item[2]
-                self._pending.append(entry)
+                if not entry.is_cancelled:
+                    self._pending.append(entry)
                 if entry.state is LEASED:
                     del self._leased[entry.handle]
                     expired += 1
-                entry.state = PENDING
+                if entry.is_cancelled:
+                    self._drop(entry)
+                else:
+                    entry.state = PENDING
             heapq.heappop(heap)
         return expired
 
@@ -489,6 +524,18 @@ class InMemoryStore:
             self._pending = deque(entry for entry in pending if entry.state is PENDING)
             dropped += len(old)
         return dropped
+
+    def _cancel(self, id: str) -> Any | None:
+        entry = self._entries.get(id)
+        if entry is None or entry.is_cancelled:
+            return None
+        state, payload = entry.state, entry.payload
+        entry.is_cancelled = True
+        if state is not LEASED:
+            self._drop(entry)
+            if state is PENDING:
+                self._pending.remove(entry)
+        return payload
 
     def _drop(self, entry: Entry) -> None:
         del self._entries[entry.id]

@@ -3,12 +3,15 @@
 import asyncio
 import random
 import time
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from weakincentives.runtime.mailbox.envelope import Envelope
-from weakincentives.runtime.mailbox.seam.driver import Steps
+from weakincentives.runtime.mailbox.seam.driver import Make, Steps
 from weakincentives.runtime.mailbox.seam.reply_table import (
+    MOST_READ,
+    JobStart,
+    PartRow,
     ReplyEntry,
     ReplyListener,
     ReplyRow,
@@ -18,7 +21,11 @@ from weakincentives.runtime.mailbox.seam.reply_table import (
 )
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 
+from .failure import has_value
+
 __all__ = ["ForeignReplyTable", "PollingReplyListener", "ThreadedReplyTable", "next_poll"]
+
+V = TypeVar("V")
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0
 
@@ -39,11 +46,23 @@ class PollingReplyListener:
 
     async def get(self, wait: float) -> ReplyRow | None:
         """Return the row when it is no longer pending, or as it is after ``wait`` seconds."""
+        return await self._poll(wait, lambda row: False)
+
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Return the parts from index ``first`` on, as soon as there is one."""
+        row = await self._poll(wait, lambda row: row.parts > first)
+        if row is None or row.parts <= first:
+            return row, ()
+        return row, await self._step(lambda: self._table.parts(self._id, first, MOST_READ))
+
+    async def _poll(self, wait: float, is_enough: Callable[[ReplyRow], bool]) -> ReplyRow | None:
         deadline = time.monotonic() + wait
         attempt = 0
         while True:
-            row = await self._look()
-            pause = self._pause(row, attempt, deadline)
+            row = await self._step(lambda: self._table.get(self._id))
+            if row is None or row.state != ReplyState.PENDING or is_enough(row):
+                return row
+            pause = min(next_poll(attempt, random.random()), deadline - time.monotonic())
             if pause <= 0:
                 return row
             if self._in_loop:
@@ -52,25 +71,20 @@ class PollingReplyListener:
                 time.sleep(pause)  # noqa: ASYNC251 - a thread runs this
             attempt += 1
 
-    async def _look(self) -> ReplyRow | None:
+    async def _step(self, make: Make[V]) -> V:
         if self._in_loop and self._table.steps == "blocking":
-            return await hop(lambda: self._table.get(self._id), self._table)
-        return await self._table.get(self._id)
+            return await hop(make, self._table)
+        return await make()
 
     def close(self) -> None:
         """Do nothing: a poll holds nothing."""
-
-    @staticmethod
-    def _pause(row: ReplyRow | None, attempt: int, deadline: float) -> float:
-        if row is None or row.state != ReplyState.PENDING:
-            return 0.0
-        return min(next_poll(attempt, random.random()), deadline - time.monotonic())
 
 
 class ForeignReplyTable:
     """Adapts a `ReplyStore` that a user wrote to a `ReplyTable`.
 
-    It records no owners: any worker that knows a reply's id may answer.
+    It records neither owners nor starts: any worker that knows a reply's id may answer. A failure
+    that has no value cancels the reply, for such a store has no other way to tell the caller.
     """
 
     steps: ClassVar[Steps] = "blocking"
@@ -79,11 +93,32 @@ class ForeignReplyTable:
     def __init__(self, store: ReplyStore[Any]) -> None:
         self.backend_key = self._store = store
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
         return self._store.create(id, ttl=ttl)
 
-    async def resolve(self, id: str, payload: Envelope, owner: str | None = None) -> bool:
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        entry = self._store.get(id)
+        if entry is None:
+            return self._store.create(id, ttl=ttl)
+        return ReplyState(entry.state) == ReplyState.PENDING
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        return await self.get(id)
+
+    async def resolve(
+        self, id: str, payload: Envelope, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
+        if failed and not has_value(payload):
+            return self._store.cancel(id)
         return self._store.resolve(id, payload.body)
+
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[Any]) -> bool:
+        return False
+
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
+        return ()
 
     async def cancel(self, id: str) -> bool:
         return self._store.cancel(id)
@@ -119,11 +154,29 @@ class ThreadedReplyTable:
         self.keeps_objects = table.keeps_objects
         self.listen = table.listen
 
-    async def create(self, id: str, ttl: float, owner: str | None = None) -> bool:
-        return await hop(lambda: self._table.create(id, ttl, owner), self._table)
+    async def create(
+        self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
+    ) -> bool:
+        return await hop(lambda: self._table.create(id, ttl, owner, keep), self._table)
 
-    async def resolve(self, id: str, payload: Any, owner: str | None = None) -> bool:
-        return await hop(lambda: self._table.resolve(id, payload, owner), self._table)
+    async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
+        return await hop(lambda: self._table.reopen(id, ttl, owner, keep), self._table)
+
+    async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
+        return await hop(lambda: self._table.start(id, owner, start), self._table)
+
+    async def resolve(
+        self, id: str, payload: Any, owner: str | None = None, *, failed: bool = False
+    ) -> bool:
+        return await hop(
+            lambda: self._table.resolve(id, payload, owner, failed=failed), self._table
+        )
+
+    async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[Any]) -> bool:
+        return await hop(lambda: self._table.emit(id, owner, handle, payloads), self._table)
+
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
+        return await hop(lambda: self._table.parts(id, first, limit), self._table)
 
     async def cancel(self, id: str) -> bool:
         return await hop(lambda: self._table.cancel(id), self._table)

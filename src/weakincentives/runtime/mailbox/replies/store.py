@@ -18,6 +18,8 @@ __all__ = ["StoredReplies"]
 
 T = TypeVar("T")
 
+WITH_VALUE = (ReplyState.RESOLVED, ReplyState.FAILED)
+
 
 class StoredReplies(Generic[T]):
     """The `ReplyStore` over any `ReplyTable`, with an ``_async`` twin of each method."""
@@ -105,7 +107,7 @@ class StoredReplies(Generic[T]):
             return None
         return ReplyEntry(
             id=row.id,
-            value=self._replies.value(row) if row.state == ReplyState.RESOLVED else None,
+            value=self._replies.value(row) if row.state in WITH_VALUE else None,
             state=row.state,
             created_at=as_datetime(row.created_at),
             expires_at=as_datetime(row.expires_at),

@@ -12,6 +12,8 @@ from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyTable
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.serde import Codec
 
+from .failure import Failed
+
 __all__ = ["DEFAULT_LIMITS", "TypedReplyTable"]
 
 V = TypeVar("V")
@@ -49,7 +51,14 @@ class TypedReplyTable:
         return await (hop(make, self.table) if self.table.steps == "blocking" else make())
 
     def sealed(self, value: Any) -> Any:
-        """Return a value as the table keeps it; raise if it does not fit the declared type."""
+        """Return a value as the table keeps it; raise if it does not fit the declared type.
+
+        A `Failed` is no such value, but may have one.
+        """
+        if isinstance(value, Failed):
+            if self._check is not None and value.has_value:
+                self._check.require(value.value)
+            return self.sealer.seal(value.envelope())
         if self._check is not None:
             self._check.require(value)
         return self.sealer.seal(Envelope(value))

@@ -6,13 +6,18 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_chec
 from weakref import WeakSet
 
 from weakincentives.runtime.mailbox.api import Mailbox
-from weakincentives.runtime.mailbox.errors import MailboxClosedError
+from weakincentives.runtime.mailbox.errors import MailboxClosedError, UnsupportedOperationError
+from weakincentives.runtime.mailbox.limits import check_id
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.replies.reply import PendingReply, Reply
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
+from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.resolver import MailboxResolver
 
 from .forks import begin_anew_in_children, usable_lock
 from .options import DEFAULT_TTL, QueueOptions
 from .reply_table import ReplyStore
+from .store import Store
 
 __all__ = ["Backend", "BaseBackend"]
 
@@ -102,6 +107,10 @@ class Backend(Protocol):
 
     def reply_store(self) -> ReplyStore[Any]:
         """Return the store in which callers of `send_expecting_reply` wait."""
+        ...
+
+    def reply(self, id: str, *, reply_type: Any = None) -> Reply[Any]:
+        """Return a handle on the reply with this id, which any process may use."""
         ...
 
     def create(self, identifier: str) -> Mailbox[Any, None]:
@@ -226,6 +235,21 @@ class BaseBackend(ABC, Generic[M, S]):
     def reply_store(self) -> S:
         """Return the store in which callers of `send_expecting_reply` wait."""
         return self._replies
+
+    def reply(self, id: str, *, reply_type: Any = None) -> PendingReply[Any]:
+        """Return a handle on the reply with this id, which any process may use.
+
+        ``reply_type`` is what its value is decoded as.
+        """
+        self._check_open()
+        if not isinstance(self._replies, StoredReplies):
+            raise UnsupportedOperationError(f"{self!r} has no reply store")
+        replies = TypedReplyTable(self._replies._table, Any if reply_type is None else reply_type)
+        return PendingReply(replies, check_id("id", id), store_of=self._store_of)
+
+    def _store_of(self, queue: str) -> Store | None:
+        """Return the store of a queue, to ask it about the message that a reply belongs to."""
+        return self.mailbox(queue).store
 
     def create(self, identifier: str) -> M:
         """Open an untyped mailbox; resolvers call this to find a ``reply_to``."""

@@ -1,7 +1,7 @@
 """Optional protocols of a Store; a mailbox looks for them once, when it is made."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 from .reply_table import ReplyTable
 from .store import Leases, Outgoing, Store
@@ -9,11 +9,15 @@ from .store import Leases, Outgoing, Store
 __all__ = [
     "Answer",
     "AnswerCarrier",
+    "Canceller",
     "IdKeeper",
     "LeaseKeeperMaker",
+    "LeaseState",
+    "NewReply",
     "ReplyMaker",
     "ReplyValue",
     "backend_of",
+    "can_cancel",
     "can_carry",
     "can_make_lease_keepers",
     "can_make_replies",
@@ -65,6 +69,31 @@ def can_make_lease_keepers(store: Store) -> TypeGuard[LeaseKeeperMaker]:
     return hasattr(store, "lease_keeper")
 
 
+LeaseState: TypeAlias = Literal["held", "cancelled", "ended"]
+"""What has become of a lease; ``cancelled``: it is held, but its message was cancelled."""
+
+
+class Canceller(Store, Protocol):
+    """A Store that can cancel single messages."""
+
+    async def cancel(self, ids: Sequence[str]) -> Sequence[Any | None]:
+        """Cancel messages; return the payload of each, None where there is no such message.
+
+        A message that waits is removed. One that is leased stays so until its holder settles it or
+        the lease ends, and is removed then, however it is given back.
+        """
+        ...
+
+    async def lease_states(self, handles: Sequence[str]) -> Sequence[LeaseState]:
+        """Return, for each handle, whether its lease is held and its message cancelled."""
+        ...
+
+
+def can_cancel(store: Store) -> TypeGuard[Canceller]:
+    """Return whether a Store can cancel single messages."""
+    return store.capabilities.cancels
+
+
 class ReplyMaker(Store, Protocol):
     """A Store that can add a message and the pending reply to it in one step."""
 
@@ -72,9 +101,7 @@ class ReplyMaker(Store, Protocol):
         """Whether a step of this store can also change this table."""
         ...
 
-    async def put_expecting(
-        self, message: Outgoing, table: ReplyTable, reply_id: str, ttl: float, owner: str
-    ) -> None:
+    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: "NewReply") -> None:
         """Add the message and the pending reply to it: both or neither."""
         ...
 
@@ -85,12 +112,22 @@ def can_make_replies(store: Store, table: ReplyTable | None) -> TypeGuard[ReplyM
     return beside is not None and table is not None and beside(table)
 
 
+class NewReply(NamedTuple):
+    """A pending reply that is to be made; the arguments of `ReplyTable.create`."""
+
+    id: str
+    ttl: float
+    owner: str
+    keep: float = 0.0
+
+
 class ReplyValue(NamedTuple):
     """The value for a reply; it is refused if the reply has another owner."""
 
     id: str
     payload: Any
     owner: str | None = None
+    failed: bool = False
 
 
 class Answer(NamedTuple):

@@ -14,6 +14,7 @@ from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.limits import Limits
 
 from .driver import Steps
+from .reply_table import ReplyRow
 
 __all__ = [
     "REMEMBER_IDS",
@@ -53,6 +54,8 @@ class Outgoing(NamedTuple):
     """Whether the sender chose the id; if so it stays known, so that a repeat is recognised."""
     remember: float = REMEMBER_IDS
     """Seconds for which a chosen id stays known."""
+    reply_id: str | None = None
+    """The reply that a caller waits for; a store that keeps its replies too may record starts."""
 
 
 class Leased(NamedTuple):
@@ -66,6 +69,8 @@ class Leased(NamedTuple):
     enqueued_at: float
     first_received_at: float
     put_off_count: int = 0
+    reply: ReplyRow | None = None
+    """The reply to it, if this step has recorded the start there; see `ReplyTable.start`."""
 
 
 class Leases(NamedTuple):

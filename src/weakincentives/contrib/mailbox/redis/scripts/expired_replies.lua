@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- List replies whose time is over.
+-- List replies that nobody may want any more: their time is over, and that for which they are kept.
 --
--- KEYS  1 expiry  ZSET  id -> when the reply expires (see reply.lua)
+-- KEYS  1 expiry  ZSET  id -> when the reply may go (see reply.lua)
 -- ARGV  1 limit  how many to return at most
 --
 -- Returns ids, those that expired first at the front.

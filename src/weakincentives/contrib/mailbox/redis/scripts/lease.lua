@@ -5,7 +5,7 @@
 --       2 invisible  ZSET  leases: ID|ENQUEUED|DELIVERIES|NACKS|FIRST|TOKEN -> when it runs out,
 --                          with |PUTOFFS before the token if the message was ever put off. The
 --                          member is the receipt handle: one ZSCORE proves it and its expiry
---       3 data       HASH  id -> payload
+--       3 data       HASH  id -> payload, "-" if the message was cancelled (see cancel.lua)
 --       4 delayed    ZSET  record -> when it becomes visible
 --       5 wake       ZSET  one token, there while somebody should look into pending
 --       6 unreadable LIST  what was found in pending and cannot be leased: the record and, on the
@@ -26,12 +26,13 @@
 -- repeat) refused and the message is gone. Payloads are eight mebibytes together, or one message.
 --
 -- Anybody may have written what is in the keys. A record whose id names a payload is leased, with
--- zeros and the present for what cannot be read of it; any other is set aside.
+-- zeros and the present for what cannot be read of it; any other is set aside, unless its message
+-- was cancelled.
 
 local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local unreadable = KEYS[6]
 local PROMOTE, CHUNK, DROP, ASIDE = 500, 1000, 10000, 1000
-local MOST_BYTES, SOME, LONGEST_ID, LONGEST_NUMBER = 8388608, 32, 512, 14
+local MOST_BYTES, SOME, LONGEST_ID, LONGEST_NUMBER, GONE = 8388608, 32, 512, 14, '-'
 local KEPT_ASIDE, KEPT_RECORD, KEPT_PAYLOAD, FAR = 100, 1000, 65536, 1000000000000
 
 local time = redis.call('TIME')
@@ -39,7 +40,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local most, lasts, promotes = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
 local woken, keeps, repeated = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
 local handles, token = tonumber(ARGV[7]), ARGV[8]
-local expired, dropped, aside, next_due = 0, 0, 0, -1
+local expired, dropped, aside, cancelled, next_due = 0, 0, 0, 0, -1
 
 local function id_of(record)
   return string.match(record, '^[^|]*')
@@ -77,7 +78,7 @@ if most == 1 and #ARGV == 8 + handles and not promotes and woken == 0 and keeps 
   local id = record and string.match(record, '^([%w_.:=%-]+)|%d+$')
   local whole = id and #id <= LONGEST_ID and #record <= #id + 1 + LONGEST_NUMBER
   local payload = whole and redis.call('HGET', data, id)
-  if payload then
+  if payload and payload ~= GONE then
     local handle = record .. '|1|0|' .. now .. '|' .. token
     redis.call('ZADD', invisible, now + lasts, handle)
     redis.call('RPOP', pending)
@@ -100,14 +101,25 @@ local function due_in(key)
   return first[2] and tonumber(first[2]) - now
 end
 
+-- Remove a message if it was cancelled while it was leased; true if so.
+local function drop_cancelled(id)
+  -- Its length first: payloads are large, and nearly none is cancelled.
+  if redis.call('HSTRLEN', data, id) ~= #GONE or redis.call('HGET', data, id) ~= GONE then
+    return false
+  end
+  return redis.call('HDEL', data, id) == 1
+end
+
 local function bring_back(key, pattern)
   local due = redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, PROMOTE)
   local records = {}
-  for i, member in ipairs(due) do records[i] = string.match(member, pattern) or member end
-  if #due > 0 then
-    redis.call('LPUSH', pending, unpack(records))
-    redis.call('ZREM', key, unpack(due))
+  for _, member in ipairs(due) do
+    if key ~= invisible or not drop_cancelled(id_of(member)) then
+      records[#records + 1] = string.match(member, pattern) or member
+    end
   end
+  if #records > 0 then redis.call('LPUSH', pending, unpack(records)) end
+  if #due > 0 then redis.call('ZREM', key, unpack(due)) end
   return #due
 end
 
@@ -202,7 +214,10 @@ local function lease(records)
         break
       end
       taken = taken + 1
-      if not payload or #id > LONGEST_ID or not string.find(id, '^[!-~]+$') then
+      if payload == GONE then
+        redis.call('HDEL', data, id)
+        cancelled = cancelled + 1
+      elseif not payload or #id > LONGEST_ID or not string.find(id, '^[!-~]+$') then
         set_aside(record, id, payload)
       else
         local handle = handle_of(record, id)
@@ -247,14 +262,14 @@ local function lease_next()
     local wanted = most - (#reply - HEAD) / 2
     -- One more than wanted, if it matters whether more is there.
     local records = redis.call('LRANGE', pending, -wanted - woken, -1)
-    left, before = #records > wanted, aside
+    left, before = #records > wanted, aside + cancelled
     if left then table.remove(records, 1) end
     if #records == 0 then return false end
     local taken = lease(records)
     redis.call('LTRIM', pending, 0, -taken - 1)
     left = left or taken < #records
-    -- What was set aside makes room for what stands behind it.
-  until aside == before or aside >= ASIDE or bytes >= MOST_BYTES
+    -- What was set aside, or is cancelled, makes room for what stands behind it.
+  until aside + cancelled == before or aside + cancelled >= ASIDE or bytes >= MOST_BYTES
   return left
 end
 
@@ -271,7 +286,7 @@ else
     if promoted > 0 then left = lease_next() end
   end
   if left or promoted > 0 then call('ZADD', wake, 0, '1') end
-  if dropped >= DROP or aside >= ASIDE then next_due = 0 end
+  if dropped >= DROP or aside + cancelled >= ASIDE then next_due = 0 end
 end
 
 reply[1], reply[2], reply[3], reply[6] = acknowledged, expired, dropped, aside

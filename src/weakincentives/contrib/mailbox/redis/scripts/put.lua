@@ -5,20 +5,22 @@
 --                          was never leased, ID|ENQUEUED|DELIVERIES|NACKS|FIRST otherwise, and
 --                          |PUTOFFS after that if the message was ever put off
 --                          (times in milliseconds by the server's clock)
---       2 data       HASH  id -> payload; every message has its one entry here until it is gone
+--       2 data       HASH  id -> payload; every message has its one entry here until it is gone,
+--                          which is "-" if it was cancelled while it was leased
 --       3 delayed    ZSET  record -> when it becomes visible
 --       4 wake       ZSET  one token, there while somebody should look into pending
 --       5 sent       ZSET  id chosen by the sender -> when first sent; known for five minutes from
 --                          then. An id that is to be known for longer is dated so much later
 --       and only if the sender of the one message waits for a reply, made in the same step:
 --       6 entry      HASH  the pending reply (see reply.lua)
---       7 expiry     ZSET  its id -> when it expires
+--       7 expiry     ZSET  its id -> when it may go
 -- ARGV  1 max_size    most messages the queue may hold, 0 for any number
 --       2 replicated  "1" if WAIT follows, so that a send that changes nothing must still write
 --       3 details     empty, or for each message its delay in milliseconds, and for how many its
 --                     id is to be known if the sender chose it, else 0
 --       then two for each message: id, payload
---       then, if a reply is waited for: its id, milliseconds to live, its owner
+--       then, if a reply is waited for: its id, milliseconds to live, its owner, milliseconds to
+--       keep it for
 --
 -- Returns how many were added, or, if there is no room, minus one minus the number held.
 -- Declares no flags, so that at maxmemory the server refuses it before it begins.
@@ -32,15 +34,17 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local stamp = '|' .. now
 
-local last = entry and #ARGV - 3 or #ARGV
+local last = entry and #ARGV - 4 or #ARGV
 
 -- Make the pending reply; in the repeat of a call whose answer was lost it is there already.
 local function expect()
   if not entry or redis.call('HSETNX', entry, 'state', 'pending') == 0 then return end
-  local expires = now + ARGV[last + 2]
+  local expires, keep = now + ARGV[last + 2], tonumber(ARGV[last + 4])
   redis.call('HSET', entry, 'created', now, 'expires', expires, 'owner', ARGV[last + 3])
-  redis.call('PEXPIREAT', entry, expires + LINGER)
-  redis.call('ZADD', expiry, expires, ARGV[last + 1])
+  if keep > 0 then redis.call('HSET', entry, 'keep', keep) end
+  local gone = expires + keep
+  redis.call('PEXPIREAT', entry, string.format('%.0f', gone + LINGER))
+  redis.call('ZADD', expiry, string.format('%.0f', gone), ARGV[last + 1])
   redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now - LINGER)
 end
 

@@ -3,7 +3,8 @@
 --
 -- KEYS  1 pending    LIST  records that wait, next one at the tail (see put.lua)
 --       2 invisible  ZSET  leases: handle -> when it runs out (see lease.lua)
---       3 data       HASH  id -> payload
+--       3 data       HASH  id -> payload, "-" if the message was cancelled: then it is removed
+--                          instead of being given back (see cancel.lua)
 --       4 delayed    ZSET  record -> when it becomes visible
 --       5 wake       ZSET  one token, there while somebody should look into pending
 -- ARGV  1 step      "ack", "extend", or how to give back: "failed" (one nack more), "put_off" (one
@@ -20,7 +21,7 @@ local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local step, after, repeated = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local steps, CHUNK = {}, 1000
+local steps, CHUNK, GONE = {}, 1000, '-'
 
 local function id_of(handle)
   return string.match(handle, '^[^|]*')
@@ -48,12 +49,26 @@ local function record_of(handle)
   return put_offs == '' and record or record .. '|' .. put_offs
 end
 
+local function is_cancelled(id)
+  -- Its length first: payloads are large, and nearly none is cancelled.
+  return redis.call('HSTRLEN', data, id) == #GONE and redis.call('HGET', data, id) == GONE
+end
+
 local function give_back(handles)
   local undone, back = step == 'undone', {}
   for i = 1, #handles do
-    if after > 0 then back[#back + 1] = now + after end
     -- What is undone goes to the front: the first of them is pushed last.
-    back[#back + 1] = record_of(handles[undone and #handles + 1 - i or i])
+    local handle = handles[undone and #handles + 1 - i or i]
+    if is_cancelled(id_of(handle)) then
+      redis.call('HDEL', data, id_of(handle))
+    else
+      if after > 0 then back[#back + 1] = now + after end
+      back[#back + 1] = record_of(handle)
+    end
+  end
+  if #back == 0 then
+    redis.call('ZREM', invisible, unpack(handles))
+    return
   end
   if after > 0 then
     redis.call('ZADD', delayed, unpack(back))

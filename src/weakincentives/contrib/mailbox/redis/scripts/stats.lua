@@ -5,14 +5,16 @@
 --       2 invisible  ZSET  leases (see lease.lua)
 --       3 delayed    ZSET  record -> when it becomes visible
 --       4 unreadable LIST  what was set aside (see lease.lua)
+--       5 data       HASH  id -> payload, "-" if the message was cancelled (see cancel.lua): its
+--                          lease counts until it is over, and not as pending then
 --
 -- Returns { pending, leased, delayed, age in milliseconds of the oldest pending or -1, set aside }.
 -- The age is exact while at most two thousand are pending: beyond, redelivered ones in the middle
 -- are not looked at.
 
-local LOOK, LONGEST_NUMBER = 1000, 14
+local LOOK, LONGEST_NUMBER, GONE = 1000, 14, '-'
 
-local pending, invisible, delayed, unreadable = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pending, invisible, delayed, unreadable, data = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local waiting = redis.call('LLEN', pending)
@@ -31,11 +33,21 @@ end
 
 look(redis.call('LRANGE', pending, -LOOK, -1))
 if waiting > LOOK then look(redis.call('LRANGE', pending, 0, LOOK - 1)) end
-look(redis.call('ZRANGE', invisible, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
+local due, over = redis.call('ZRANGE', invisible, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK), {}
+local cancelled = 0
+for _, handle in ipairs(due) do
+  local id = string.match(handle, '^[^|]*')
+  if redis.call('HSTRLEN', data, id) == #GONE and redis.call('HGET', data, id) == GONE then
+    cancelled = cancelled + 1
+  else
+    over[#over + 1] = handle
+  end
+end
+look(over)
 look(redis.call('ZRANGE', delayed, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK))
 
 return {
-  waiting + expired + visible,
+  waiting + expired - cancelled + visible,
   redis.call('ZCARD', invisible) - expired,
   redis.call('ZCARD', delayed) - visible,
   oldest == math.huge and -1 or math.max(now - oldest, 0),

@@ -1,0 +1,80 @@
+"""Waiting for many replies: each as soon as it is settled."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weakincentives.runtime.mailbox.errors import ReplyError, ReplyTimeoutError
+from weakincentives.runtime.mailbox.limits import check_positive
+
+if TYPE_CHECKING:
+    from .reply import PendingReply, Reply
+
+__all__ = ["as_completed", "as_completed_async"]
+
+T = TypeVar("T")
+
+SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.5
+"""How long to wait for one of the replies before all of them are looked at."""
+
+
+def as_completed(
+    replies: "Iterable[Reply[T]]", *, timeout: float | None = None
+) -> "Iterator[Reply[T]]":
+    """Iterate over replies in the order in which they are settled, with a value or otherwise.
+
+    Raises `ReplyTimeoutError` if not all of them are settled within ``timeout`` seconds. Each that
+    this returns answers `wait` at once.
+    """
+    pending, deadline, pause = list(replies), _deadline(timeout), SHORTEST_LOOK
+    while pending:
+        settled = [reply for reply in pending if reply.is_ready()]
+        for reply in settled:
+            pending.remove(reply)
+            yield reply
+        pause = _next_pause(pause, settled)
+        if pending and not settled:
+            _wait(pending[0], min(pause, _left(deadline, len(pending))))
+
+
+async def as_completed_async(
+    replies: "Iterable[PendingReply[T]]", *, timeout: float | None = None
+) -> "AsyncIterator[PendingReply[T]]":
+    """Do what `as_completed` does, without blocking the event loop."""
+    pending, deadline, pause = list(replies), _deadline(timeout), SHORTEST_LOOK
+    while pending:
+        ready = await asyncio.gather(*(reply.is_ready_async() for reply in pending))
+        settled = [reply for reply, is_ready in zip(pending, ready, strict=True) if is_ready]
+        for reply in settled:
+            pending.remove(reply)
+            yield reply
+        pause = _next_pause(pause, settled)
+        if pending and not settled:
+            try:
+                await pending[0].wait_async(timeout=min(pause, _left(deadline, len(pending))))
+            except ReplyError:
+                pass  # whatever it is, the caller asks the reply itself
+
+
+def _wait(reply: "Reply[Any]", seconds: float) -> None:
+    try:
+        reply.wait(timeout=seconds)
+    except ReplyError:
+        pass  # whatever it is, the caller asks the reply itself
+
+
+def _next_pause(pause: float, settled: list[Any]) -> float:
+    return SHORTEST_LOOK if settled else min(2 * pause, LONGEST_LOOK)
+
+
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + check_positive("timeout", timeout)
+
+
+def _left(deadline: float, pending: int) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise ReplyTimeoutError(f"{pending} replies have not come in time")
+    return left
