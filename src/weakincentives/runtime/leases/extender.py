@@ -94,6 +94,8 @@ class Lease:
     """When to extend it, as a ``time.monotonic`` reading; infinite until it is planned."""
     scheduler: LeaseScheduler | None = None
     """The scheduler that extends it; None if it is not extended."""
+    is_settling = False
+    """Whether a step that settles the message is under way: a refusal may then be due to it."""
     _deadline = math.inf
     _lost = False
 

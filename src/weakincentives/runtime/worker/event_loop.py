@@ -351,6 +351,7 @@ class WorkerLoop:
         for attempt in done:
             if attempt.message.is_finalized:  # by a step after which the mailbox was lost
                 self._answers.pop(attempt, None)
+            attempt.lease.is_settling = True
             self._being_settled[attempt] = None
         return done
 

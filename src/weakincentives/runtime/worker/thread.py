@@ -275,6 +275,7 @@ class WorkerThread:
             return self._receive(finished)
         carried = self._executor.carried(last)
         if carried is not None:
+            last.lease.is_settling = True
             messages = self._receive(finished[:-1], (carried,))
             last.finish()
             return messages
@@ -287,6 +288,8 @@ class WorkerThread:
     def _receive(self, done: list[Attempt], carried: Sequence[Carried] = ()) -> Sequence[Any]:
         """Acknowledge and receive; wait for messages if no other thread does."""
         exchange, asked, shared, stop = self._inbox.exchange, self._run, self._shared, self._stop
+        for attempt in done:
+            attempt.lease.is_settling = True
         settled = list(map(MESSAGE_OF, done))
         # A probe wants to hear at once that the mailbox is reached, not after a long poll.
         if shared.heartbeat.reaches and shared.turn.acquire(blocking=False):
