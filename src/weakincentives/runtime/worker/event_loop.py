@@ -21,7 +21,7 @@ from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries
 
 from . import decide
-from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, UNREAD, Attempt
+from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, Attempt
 from .awaited_inbox import LoopInbox
 from .backoff import transport_pause
 from .blocked_loop import LOOP_WATCH
@@ -32,6 +32,7 @@ from .job import AsyncJob
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds, forget
 from .run import RunInProgress, Shared
+from .shortage import is_shortage
 from .time_limits import FINALLY_SECONDS, TaskLimit
 
 __all__ = ["FINALLY_SECONDS", "WorkerLoop"]
@@ -198,14 +199,22 @@ class WorkerLoop:
         return self._stop.is_set() or self._is_exhausted or self._inbox.closed
 
     def _start_what_is_due(self) -> None:
+        if self._shared.shortage.is_hopeless() and not self._stop.is_set():
+            self._exit = self._exit or self._shared.shortage.error
+            self._stop.set()
         free, now = self._places - len(self._at_work), self._loop.time()
-        if self._receiving is None and free and not self._is_ending() and self._is_worth(free, now):
+        if self._receiving is None and self._may_receive() and self._is_worth(free, now):
             if next(self._run.receives, None) is None:
                 self._is_exhausted = True
             else:
                 self._receiving = self._begin(self._receive(min(free, LARGEST_LEASE)))
         if self._settling is None and self.finished and self._is_due(now):
             self._settling = self._begin(self._settle_apart())
+
+    def _may_receive(self) -> bool:
+        """Whether a place is free, and nothing speaks against filling it."""
+        is_full = self._places <= len(self._at_work)
+        return not (is_full or self._is_ending() or self._shared.shortage.lasts())
 
     def _is_worth(self, free: int, now: float) -> bool:
         """Whether enough places are free, or have been for long enough, to be filled."""
@@ -216,7 +225,7 @@ class WorkerLoop:
         if self._is_ending():
             return True
         if self._receiving is None:
-            return self._places <= len(self._at_work)  # else the next receive begins soon
+            return not self._may_receive()  # else the next receive begins soon
         late = now - self._finished_at >= SETTLE_SECONDS
         return self._is_urgent or late or len(self.finished) >= MOST_UNSETTLED
 
@@ -230,7 +239,7 @@ class WorkerLoop:
         self._heartbeat.beat()
 
     def _next_look(self) -> float:
-        if self._receiving is None and self._places > len(self._at_work):
+        if self._receiving is None and self._may_receive():
             return GATHER_SECONDS
         if self.finished and self._settling is None:
             return SETTLE_SECONDS
@@ -278,6 +287,8 @@ class WorkerLoop:
             attempt.in_doubt = True
             self._being_settled.pop(attempt, None)
         self.finished[:0] = done
+        if is_shortage(error):
+            self._shared.shortage.met(error)
         self._failures += 1
         pause = transport_pause(self._failures)
         self._tell_unreachable(error, pause)
@@ -422,6 +433,10 @@ class WorkerLoop:
                     await executor.answer(attempt)
                 else:
                     self._answers[attempt] = answer
+        except Exception:
+            if not attempt.has_begun:  # so it is no fault of the message
+                await executor.give_back([attempt])
+            raise
         finally:
             self._leave(attempt)
 
@@ -464,7 +479,7 @@ class WorkerLoop:
         if ended.error is not None:
             if attempt in self._cut_off:
                 return None
-            return decide.Fail(ended.error, readable=attempt.body is not UNREAD)
+            return self._shared.shortage.after_error(attempt, ended.error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
         if executor.is_listened_to and not lost:
