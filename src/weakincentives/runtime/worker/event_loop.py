@@ -18,7 +18,7 @@ from weakincentives.runtime.mailbox import InvalidParameterError, UnsupportedOpe
 from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.seam.driver import start_unlisted
 from weakincentives.runtime.mailbox.seam.step_threads import hop
-from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries
+from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries, call_soon
 
 from . import decide
 from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, Attempt
@@ -142,8 +142,7 @@ class WorkerLoop:
 
     def interrupt(self) -> None:
         """Look again whether it is time to stop; called from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+        call_soon(self._loop, self._changed.set)
 
     async def serve(self, grace: float) -> None:
         """Receive, run and settle until the worker stops or the mailbox is closed.
@@ -152,21 +151,23 @@ class WorkerLoop:
         ends them at once.
         """
         self._serving = asyncio.current_task()
-        self._shared.loops[self] = threading.get_ident()
-        QUARANTINE.join(self)
         watched = LOOP_WATCH.watch(self._inbox.name)
-        self._stop.add(self)
         try:
+            self._shared.loops[self] = threading.get_ident()
+            QUARANTINE.join(self)
+            self._stop.add(self)
             await self._serve_until_cancelled(grace)
         except BaseException:
             self._stop.set()
             raise
         finally:
-            await self._end_jobs()
-            self._stop.discard(self)
-            LOOP_WATCH.unwatch(watched)
-            QUARANTINE.leave(self)
-            self._shared.loops.pop(self, None)
+            try:
+                await self._end_jobs_whatever_happens()
+            finally:
+                self._stop.discard(self)
+                LOOP_WATCH.unwatch(watched)
+                QUARANTINE.leave(self)
+                self._shared.loops.pop(self, None)
         if self._exit is not None:
             raise self._exit
 
@@ -620,6 +621,16 @@ class WorkerLoop:
 
     # --- the end ---------------------------------------------------------------------------
 
+    async def _end_jobs_whatever_happens(self) -> None:
+        """End the jobs, also if this is cancelled again and again, as some libraries do."""
+        ending = start_unlisted(self._end_jobs(), self._context.copy())
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError:
+                pass  # nothing would give the jobs back, and their leases would be kept
+        ending.result()
+
     async def _end_jobs(self) -> None:
         """Cancel what still runs, give it a while to end, and give it back."""
         tasks = [
@@ -642,7 +653,9 @@ class WorkerLoop:
             attempt.lease.abandon()
         if rest:
             self._tell_given_back(rest)
-            await self._executor.give_back(rest)
+            await self._give_back(rest)
+        if self._being_settled and not (self._receiving or self._settling):
+            self.finished[:0] = self._being_settled  # the step that was to settle them has failed
         if self.finished:
             await self._settle_apart()
         await self._forget_ids()
