@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.harness import report
 
-SUITES = ("memory", "sqlite", "redis", "evals")
+SUITES = ("memory", "sqlite", "redis", "async_jobs", "evals")
 
 
 def main() -> int:

@@ -7,8 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
-__all__ = ["Row", "best_of", "compare", "report", "timed"]
+from weakincentives.runtime import Mailbox, Worker, WorkerConfig
+
+__all__ = ["AT_ONCE", "Row", "best_of", "compare", "report", "served", "served_async", "timed"]
+
+AT_ONCE = 200
+"""How many jobs an async worker runs at once where its best setting is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,36 @@ def compare(
         mine.append(ours())
     rate, base = statistics.median(mine), statistics.median(theirs)
     return Row(name, rate / base, target, detail=f"{rate:,.0f}/s beside {base:,.0f}/s")
+
+
+def served(box: Mailbox[Any, Any], batch: int, count: int) -> Callable[[], float]:
+    """Return how many messages a second a worker with an empty handler serves."""
+    worker = Worker(box, lambda body: None, config=WorkerConfig(batch=batch))
+
+    def run() -> float:
+        looks = count // batch
+        return count / timed(lambda: worker.run(max_iterations=looks, wait_time_seconds=0))
+
+    return run
+
+
+def served_async(box: Mailbox[Any, Any], concurrency: int, count: int) -> Callable[[], float]:
+    """Return how many messages a second a worker with an empty async handler serves."""
+
+    def run() -> float:
+        left = count
+
+        async def handle(body: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                worker.shutdown(timeout=0)
+
+        worker = Worker(box, handle, config=WorkerConfig(concurrency=concurrency))
+        seconds = timed(worker.run)
+        return (count - left) / seconds  # what was leased with the last one is served too
+
+    return run
 
 
 def best_of(values: Iterable[float], fraction: float) -> float:

@@ -14,11 +14,10 @@ from typing import Any
 import redis
 from redis.connection import PythonRespSerializer
 
-from benchmarks.harness import Row, best_of, compare, report, timed
+from benchmarks.harness import AT_ONCE, Row, best_of, compare, report, served, served_async, timed
 from testkit.servers import Standalone, servers_available
 from testkit.waiting import eventually
 from weakincentives.contrib.mailbox.redis import RedisMailbox
-from weakincentives.runtime import Worker, WorkerConfig
 
 COUNT = 2000
 BATCH = 100
@@ -104,30 +103,24 @@ def throughput(server: Standalone, where: str) -> Iterator[Row]:
         rate(pipeline("LPUSH", "raw", RAW), times, BATCH),
         1.4,
     )
-    for _ in range(300):
+    for _ in range(400):
         box.send_batch([BODY] * 200)
         raw.lpush("raw", *[RAW] * 200)
     pop = rate(lambda: raw.rpop("raw"), COUNT)
     yield compare(f"consume + ack, one at a time ({where})", rate(consume(1), COUNT), pop, 0.8)
-    yield compare(f"consume + ack in a Worker ({where})", served(box, 1), pop, 0.8)
+    yield compare(f"consume + ack in a Worker ({where})", served(box, 1, COUNT), pop, 0.8)
     best = rate(consume(BATCH), times, BATCH)
     yield compare(f"consume + ack, {BATCH} at a time ({where})", best, pop, 5)
-    yield compare(f"the same in a Worker, batch={BATCH} ({where})", served(box, BATCH), pop, 5)
+    yield compare(
+        f"the same in a Worker, batch={BATCH} ({where})", served(box, BATCH, COUNT), pop, 5
+    )
+    one, many = served_async(box, 1, COUNT), served_async(box, AT_ONCE, COUNT)
+    yield compare(f"consume + ack in an async Worker ({where})", one, pop, 0.8)
+    yield compare(f"the same, {AT_ONCE} jobs at once ({where})", many, pop, 5)
     box.purge()
     box.close()
     raw.delete("raw")
     raw.close()
-
-
-def served(box: RedisMailbox[Any, Any], batch: int) -> Callable[[], float]:
-    """Return how many messages a second a loop with an empty handler serves."""
-    worker = Worker(box, lambda body: None, config=WorkerConfig(batch=batch))
-
-    def run() -> float:
-        looks = COUNT // batch
-        return COUNT / timed(lambda: worker.run(max_iterations=looks, wait_time_seconds=0))
-
-    return run
 
 
 def serve(port: int, replies: bool, results: Any) -> None:

@@ -16,10 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Row, best_of, compare, report, timed
+from benchmarks.harness import (
+    AT_ONCE,
+    Row,
+    best_of,
+    compare,
+    report,
+    served,
+    served_async,
+    timed,
+)
 from weakincentives.contrib.mailbox.sqlite import SQLiteMailbox
 from weakincentives.ids import new_id
-from weakincentives.runtime import Worker
 from weakincentives.runtime.mailbox.seam.store import Outgoing
 
 BODY = {
@@ -143,17 +151,7 @@ def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Ite
         take,
         rounds,
     )
-    for _ in range(rounds):
-        box.send_batch([BODY] * count)
-        plain_json.put_batches(count)
-    worker = Worker(box, lambda body: None)
-    yield compare(
-        f"consume + ack in a Worker, {durability}",
-        rate(count, lambda: worker.run(max_iterations=count, wait_time_seconds=0)),
-        rate(count, lambda: plain_json.take(count)),
-        take,
-        rounds,
-    )
+    yield from _in_workers(box, plain_json, durability, count, take)
     yield compare(
         f"enqueue, {durability}, bytes",
         rate(count, put_bytes),
@@ -168,6 +166,34 @@ def _one_at_a_time(place: Path, durability: str, put: float, take: float) -> Ite
         take,
         rounds,
     )
+
+
+def _in_workers(
+    box: SQLiteMailbox[Any], plain: Plain, durability: str, count: int, target: float
+) -> Iterator[Row]:
+    rounds = 15
+    for name, ours in (("a", served(box, 1, count)), ("an async", served_async(box, 1, count))):
+        for _ in range(rounds + 1):  # there is always a backlog
+            box.send_batch([BODY] * count)
+            plain.put_batches(count)
+        name = f"consume + ack in {name} Worker, {durability}"
+        yield compare(name, ours, rate(count, partial(plain.take, count)), target, rounds)
+        box.purge()
+
+
+def _in_workers_with_batches(box: SQLiteMailbox[Any], plain: Plain, count: int) -> Iterator[Row]:
+    rounds = 15
+    for name, ours in (
+        (f"consume + ack in a Worker, batch={BATCH}", served(box, BATCH, count)),
+        (f"the same, async, {AT_ONCE} jobs at once", served_async(box, AT_ONCE, count)),
+    ):
+        for _ in range(rounds + 2):
+            for _ in range(count // BATCH):
+                box.send_batch([BODY] * BATCH)
+            plain.put_batches(count)
+        raw = rate(count, partial(plain.take_batches, count))
+        yield compare(name, ours, raw, 0.45, rounds)
+        box.purge()
 
 
 def _batches(place: Path) -> Iterator[Row]:
@@ -210,6 +236,7 @@ def _batches(place: Path) -> Iterator[Row]:
     )
     for name, ours, reference, target in rows:
         yield compare(name, rate(count, ours), rate(count, partial(reference, count)), target, 15)
+    yield from _in_workers_with_batches(box, plain_json, count)
 
 
 def _latencies(place: Path) -> Iterator[Row]:

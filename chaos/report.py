@@ -16,6 +16,7 @@ SUBJECTS = {
     "limits": "Promises beside leases",
     "workers": "Workers",
     "main_loop": "MainLoops",
+    "async_workers": "Workers of async jobs",
     "tasks": "Tasks of an event loop",
     "sqlite": "SQLite",
     "redis_server": "The Redis server",

@@ -49,7 +49,7 @@ __all__ = [
     "group",
     "main_loop",
     "serve",
-    "serve_awaited",
+    "serve_async",
     "statements",
     "telling_the_time",
 ]
@@ -97,20 +97,23 @@ def serve(url: str, histories: str, name: str, lease: float, batch: int = 1) -> 
     Worker(box, handle, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
 
 
-def serve_awaited(url: str, histories: str, name: str, lease: float) -> None:
-    """A consumer in an event loop."""
-    box = recorded(awaited_mailbox(url, "jobs"), Log(Path(histories), name))
+async def handle_async(body: Any) -> Any:
+    """Do what the body says, without blocking others."""
+    await asyncio.sleep(body.get("work", 0) if isinstance(body, dict) else 0)
+    return body
 
-    async def consume() -> None:
-        while True:
-            for message in await box.receive_async(visibility_timeout=lease, wait_time_seconds=1):
-                await asyncio.sleep(message.body.get("work", 0))
-                try:
-                    await message.acknowledge_async()
-                except ReceiptHandleExpiredError:
-                    pass  # it was frozen, and somebody else has it
 
-    asyncio.run(consume())
+def serve_async(
+    url: str, histories: str, name: str, lease: float, places: int, awaited: bool
+) -> None:
+    """A worker whose jobs are tasks of one event loop; its client may be of asyncio too."""
+    box = (
+        recorded(awaited_mailbox(url, "jobs"), Log(Path(histories), name))
+        if awaited
+        else opened(url, histories, name)[1]
+    )
+    config = WorkerConfig(concurrency=places, backoff=NOW)
+    Worker(box, handle_async, config=config).run(visibility_timeout=lease, wait_time_seconds=1)
 
 
 def telling_the_time(url: str, histories: str, name: str, lease: float) -> None:

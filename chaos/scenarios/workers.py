@@ -133,7 +133,9 @@ def kill_between_dead_letter_and_ack(stage: Stage):
 
 
 def _worker(stage: Stage) -> Child:
-    return stage.child(roles.serve_awaited if stage.awaited else roles.serve, LEASE)
+    if stage.awaited:
+        return stage.child(roles.serve_async, LEASE, 1, True)
+    return stage.child(roles.serve, LEASE)
 
 
 def _looked(stage: Stage, child: Child) -> bool:

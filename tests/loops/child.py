@@ -1,11 +1,13 @@
 """A worker in a process of its own.
 
-``python -m tests.loops.child URL LEASE MAX_DELIVERIES [CONCURRENCY BATCH]``. It says on its output
+``python -m tests.loops.child KIND URL LEASE MAX_DELIVERIES [CONCURRENCY BATCH]``, where the kind of
+handler is ``plain`` or ``async``. It says on its output
 what it starts. A body tells it how to behave at each delivery: ``hang`` until it is killed, ``die``
 on the spot, ``kill`` itself, ``stop`` itself until it is continued, ``last`` for a moment, or
 anything else, which is done at once.
 """
 
+import asyncio
 import os
 import signal
 import sys
@@ -14,24 +16,33 @@ import time
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, Failure, Worker, WorkerConfig, current_lease
 
+SECONDS = {"hang": 600.0, "last": 0.2}
+
 
 def handle(body: dict[str, object]) -> dict[str, object]:
+    time.sleep(SECONDS.get(behave(body), 0.0))
+    return {"name": body["name"], "by": os.getpid()}
+
+
+async def handle_async(body: dict[str, object]) -> dict[str, object]:
+    await asyncio.sleep(SECONDS.get(behave(body), 0.0))
+    return {"name": body["name"], "by": os.getpid()}
+
+
+def behave(body: dict[str, object]) -> str:
+    """Say what this delivery is to do, do it unless it takes time, and return it."""
     delivery = current_lease().message.delivery_count
     behaviours = body["behaviours"]
     assert isinstance(behaviours, list)
-    behaviour = behaviours[min(delivery, len(behaviours)) - 1]
+    behaviour: str = behaviours[min(delivery, len(behaviours)) - 1]
     print(body["name"], delivery, behaviour, flush=True)
-    if behaviour == "hang":
-        time.sleep(600)
-    elif behaviour == "die":
+    if behaviour == "die":
         os._exit(7)
     elif behaviour == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif behaviour == "last":
-        time.sleep(0.2)
     elif behaviour == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    return {"name": body["name"], "by": os.getpid()}
+    return behaviour
 
 
 def tell(failure: Failure) -> dict[str, object]:
@@ -39,12 +50,12 @@ def tell(failure: Failure) -> dict[str, object]:
 
 
 def main() -> None:
-    url, lease, max_deliveries = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-    concurrency, batch = (int(number) for number in sys.argv[4:] or ("1", "1"))
+    kind, url, lease, max_deliveries = *sys.argv[1:3], float(sys.argv[3]), int(sys.argv[4])
+    concurrency, batch = (int(number) for number in sys.argv[5:] or ("1", "1"))
     backend = connect(url)
     worker = Worker(
         backend.mailbox("jobs"),
-        handle,
+        handle_async if kind == "async" else handle,
         error_reply=tell,
         dlq=DLQPolicy(backend.mailbox("dead"), max_delivery_count=max_deliveries),
         config=WorkerConfig(concurrency=concurrency, batch=batch, backoff=Backoff(base=0, cap=0)),

@@ -271,6 +271,32 @@ def test_a_message_that_was_settled_meanwhile_is_not_reported_lost(caplog):
     assert scheduler.held == 0
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_message_that_is_being_settled_is_not_reported_lost(is_async, monkeypatch, caplog):
+    """Between the step that acknowledges it and the news of that, an extension is refused."""
+    box = InMemoryMailbox("jobs")
+    box.send("a")
+    store, lease_now = box.store, box.store.lease_now
+
+    def acknowledged(*arguments, acknowledge=(), **options):
+        leases = lease_now(*arguments, acknowledge=acknowledge, **options)
+        if acknowledge:
+            settled.append(worker.lease_extender.scheduler_of(box).held)
+            worker.lease_extender.scheduler_of(box).extend_due(math.inf)
+        return leases
+
+    async def handle_async(body):
+        pass
+
+    settled = []
+    monkeypatch.setattr(store, "lease_now", acknowledged)
+    worker = Worker(box, handle_async if is_async else lambda body: None)
+    worker.run(max_iterations=2, wait_time_seconds=0)
+    assert settled == [1]
+    assert worker.lease_extender.counters.lost == 0
+    assert not [record for record in caplog.records if "extension failed" in record.message]
+
+
 def test_a_lease_can_be_adjusted():
     scheduler = Manual()
     box = FakeMailbox()

@@ -36,13 +36,24 @@ def backend(url):
         yield backend
 
 
+@pytest.fixture(params=["plain", "async"])
+def kind(request):
+    """The kind of handler."""
+    return request.param
+
+
 @contextmanager
 def child(
-    url: str, max_deliveries: int = 5, concurrency: int = 1, batch: int = 1, lease: float = LEASE
+    kind: str,
+    url: str,
+    max_deliveries: int = 5,
+    concurrency: int = 1,
+    batch: int = 1,
+    lease: float = LEASE,
 ) -> Iterator[subprocess.Popen[str]]:
     numbers = [str(number) for number in (lease, max_deliveries, concurrency, batch)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.loops.child", url, *numbers],
+        [sys.executable, "-m", "tests.loops.child", kind, url, *numbers],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -80,13 +91,13 @@ def results(backend, count, timeout=120.0):
     return found
 
 
-def killed_mid_job(backend, url, times):
+def killed_mid_job(backend, kind, url, times):
     slowest = 0.0
     for n in range(times):
         send(backend, f"job-{n}", "hang", "do")
-        with child(url) as victim:
+        with child(kind, url) as victim:
             assert said(victim) == f"job-{n} 1 hang"
-            with child(url) as heir:
+            with child(kind, url) as heir:
                 victim.kill()
                 died = time.monotonic()
                 assert said(heir) == f"job-{n} 2 do"
@@ -99,22 +110,22 @@ def killed_mid_job(backend, url, times):
     assert slowest < 10 * (LEASE + 1)
 
 
-def test_killed_mid_job(backend, url):
-    killed_mid_job(backend, url, 2)
+def test_killed_mid_job(backend, kind, url):
+    killed_mid_job(backend, kind, url, 2)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
-def test_killed_mid_job_a_hundred_times(backend, url, part):
-    killed_mid_job(backend, url, 25)
+def test_killed_mid_job_a_hundred_times(backend, kind, url, part):
+    killed_mid_job(backend, kind, url, 25)
 
 
-def stopped_beyond_its_lease(backend, url, times):
+def stopped_beyond_its_lease(backend, kind, url, times):
     for n in range(times):
         send(backend, f"job-{n}", "stop", "do")
-        with child(url) as sleeper:
+        with child(kind, url) as sleeper:
             assert said(sleeper) == f"job-{n} 1 stop"
-            with child(url) as heir:
+            with child(kind, url) as heir:
                 assert said(heir) == f"job-{n} 2 do"
                 (result,) = results(backend, 1)
                 assert result["by"] == heir.pid
@@ -127,21 +138,21 @@ def stopped_beyond_its_lease(backend, url, times):
     assert backend.mailbox("jobs").stats().total == 0
 
 
-def test_stopped_beyond_its_lease(backend, url):
-    stopped_beyond_its_lease(backend, url, 1)
+def test_stopped_beyond_its_lease(backend, kind, url):
+    stopped_beyond_its_lease(backend, kind, url, 1)
 
 
 @pytest.mark.full
-def test_stopped_beyond_its_lease_twenty_times(backend, url):
-    stopped_beyond_its_lease(backend, url, 20)
+def test_stopped_beyond_its_lease_twenty_times(backend, kind, url):
+    stopped_beyond_its_lease(backend, kind, url, 20)
 
 
-def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(backend, url):
+def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(backend, kind, url):
     send(backend, "poison", "die")
     deaths = 0
     while True:
         send(backend, f"other-{deaths}", "do")
-        with child(url, max_deliveries=3) as process:
+        with child(kind, url, max_deliveries=3) as process:
             assert process.stdout is not None
             lines = []
             if deaths < 3:
@@ -164,7 +175,7 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(backend, url):
     assert told.startswith("Dead-lettered after 4 attempts: RepeatedCrashError")
 
 
-def poison_among_innocents(backend, url, *, concurrency, poisons, innocents, max_deliveries):
+def poison_among_innocents(backend, kind, url, *, concurrency, poisons, innocents, max_deliveries):
     """Serve with batches of ten until all is done, with as many workers as it kills.
 
     Returns how many were killed.
@@ -181,7 +192,7 @@ def poison_among_innocents(backend, url, *, concurrency, poisons, innocents, max
     deaths, deadline = 0, time.monotonic() + 300
     while True:
         # A lease that runs out because the machine is busy would count as a crash.
-        with child(url, max_deliveries, concurrency, batch=10, lease=3 * LEASE) as process:
+        with child(kind, url, max_deliveries, concurrency, batch=10, lease=3 * LEASE) as process:
             while process.poll() is None and jobs.stats().total:
                 assert time.monotonic() < deadline, (deaths, jobs.stats(), dead.stats())
                 time.sleep(0.02)
@@ -196,18 +207,18 @@ def poison_among_innocents(backend, url, *, concurrency, poisons, innocents, max
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_poison_job_takes_nothing_else_to_the_dead_letters(backend, url, concurrency):
+def test_a_poison_job_takes_nothing_else_to_the_dead_letters(backend, kind, url, concurrency):
     """What waited, had finished or was running beside it when its worker died is innocent."""
     deaths = poison_among_innocents(
-        backend, url, concurrency=concurrency, poisons=2, innocents=12, max_deliveries=3
+        backend, kind, url, concurrency=concurrency, poisons=2, innocents=12, max_deliveries=3
     )
     assert 3 <= deaths <= 6
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_many_poison_jobs_take_nothing_else_to_the_dead_letters(backend, url, concurrency):
+def test_many_poison_jobs_take_nothing_else_to_the_dead_letters(backend, kind, url, concurrency):
     deaths = poison_among_innocents(
-        backend, url, concurrency=concurrency, poisons=5, innocents=60, max_deliveries=4
+        backend, kind, url, concurrency=concurrency, poisons=5, innocents=60, max_deliveries=4
     )
     assert 4 <= deaths <= 20

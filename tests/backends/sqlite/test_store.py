@@ -54,6 +54,31 @@ def test_answers_go_with_the_acknowledgement(opened: Callable[..., Database]) ->
     assert ids(other) == ["d"]
 
 
+def test_many_answers_to_one_queue_are_told_of_at_once(
+    opened: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that a waiter of another process is told costs as much as a message."""
+    database, told = opened(), []
+    store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")
+    store.put_now([Outgoing(str(number), b"1") for number in range(20)])
+    done, rest = store.lease_now(10, 30).messages, store.lease_now(10, 30).messages
+    monkeypatch.setattr(database.file.wake, "notify", lambda key, times: told.append((key, times)))
+    for step, messages in ((store.acknowledge_now, done), (settle_and_lease(store), rest)):
+        step(
+            [message.handle for message in messages],
+            answers=[
+                Answer(message.handle, other, Outgoing(f"to {message.id}", b"2"))
+                for message in messages
+            ],
+        )
+    assert told == [(other.news, 10)] * 2
+    assert len(ids(other)) == 20
+
+
+def settle_and_lease(store: SQLiteStore) -> Callable[..., object]:
+    return lambda handles, answers: store.lease_now(1, 30, acknowledge=handles, answers=answers)
+
+
 def test_answers_that_fail_leave_everything_as_it_was(opened: Callable[..., Database]) -> None:
     database = opened()
     store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")

@@ -98,6 +98,8 @@ class Lease:
     """Whether the caller has cancelled the message."""
     on_cancel: Callable[[], object] | None = None
     """Called once when that becomes known, in the thread that extends leases."""
+    is_settling = False
+    """Whether a step that settles the message is under way: a refusal may then be due to it."""
     _deadline = math.inf
     _lost = False
 

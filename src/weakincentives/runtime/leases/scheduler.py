@@ -312,10 +312,11 @@ class LeaseScheduler:
             return
         if getattr(lease.message, "is_finalized", False):
             self.drop(lease)  # the message was settled meanwhile, so a refusal means nothing
-            return
-        if granted:
+        elif granted:
             lease.extended(seconds)
             lease.plan_next()
+        elif lease.is_settling:
+            self.drop(lease)  # the step that settles it will tell whether the lease was lost
         else:
             self.drop(lease)
             lease.refused()

@@ -8,6 +8,7 @@ import time
 import traceback
 
 from weakincentives.logs import get_logger
+from weakincentives.runtime.mailbox.seam.waiting import call_soon
 
 __all__ = ["LOOP_WATCH", "LoopWatch", "WatchedLoop"]
 
@@ -37,8 +38,7 @@ class WatchedLoop:
         self._looked_at = now
         if self._asked_at is None or now > late:  # late: the whole process was stopped
             self._asked_at = now
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._answer)
+            call_soon(self._loop, self._answer)
         elif now - self._asked_at >= BLOCKED_SECONDS and not self._is_reported:
             self._is_reported = True
             self._report(now - self._asked_at)
@@ -84,11 +84,11 @@ class LoopWatch:
         """Watch the running event loop until `unwatch`."""
         watched = WatchedLoop(name)
         with self._lock:
-            self._watched[watched] = None
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="loop-watch", daemon=True)
                 thread.start()
                 self._thread = thread
+            self._watched[watched] = None
         return watched
 
     def unwatch(self, watched: WatchedLoop) -> None:

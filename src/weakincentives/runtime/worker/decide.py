@@ -35,6 +35,7 @@ __all__ = [
     "Abandon",
     "Acknowledge",
     "Counts",
+    "Crash",
     "Drop",
     "Ending",
     "Fail",
@@ -173,6 +174,11 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class Crash:
+    """Let the lease run out, as if the worker had died: its process is short of something."""
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """Drop the result: the attempt was settled, or is being settled, by another thread or task."""
 
@@ -196,12 +202,13 @@ Outcome: TypeAlias = (
     | GiveBack
     | ToDeadLetters
     | Abandon
+    | Crash
     | Taken
     | Settled
 )
 
 RUN, SKIP, ACKNOWLEDGE, REMOVE, DROP = Run(), Skip(), Acknowledge(), Remove(), Drop()
-ABANDON, TAKEN, SETTLED = Abandon(), Taken(), Settled()
+ABANDON, CRASH, TAKEN, SETTLED = Abandon(), Crash(), Taken(), Settled()
 
 
 # --- a message's past -----------------------------------------------------------------------

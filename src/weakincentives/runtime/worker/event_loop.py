@@ -18,10 +18,10 @@ from weakincentives.runtime.mailbox import InvalidParameterError, UnsupportedOpe
 from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.seam.driver import start_unlisted
 from weakincentives.runtime.mailbox.seam.step_threads import hop
-from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries
+from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries, call_soon
 
 from . import decide
-from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, UNREAD, Attempt
+from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, Attempt
 from .awaited_inbox import LoopInbox
 from .backoff import transport_pause
 from .blocked_loop import LOOP_WATCH
@@ -32,6 +32,7 @@ from .job import AsyncJob
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds, forget
 from .run import RunInProgress, Shared
+from .shortage import is_shortage
 from .time_limits import FINALLY_SECONDS, LOOK_AGAIN_SECONDS, TaskLimit
 
 __all__ = ["FINALLY_SECONDS", "WorkerLoop"]
@@ -141,8 +142,7 @@ class WorkerLoop:
 
     def interrupt(self) -> None:
         """Look again whether it is time to stop; called from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+        call_soon(self._loop, self._changed.set)
 
     async def serve(self, grace: float) -> None:
         """Receive, run and settle until the worker stops or the mailbox is closed.
@@ -151,21 +151,23 @@ class WorkerLoop:
         ends them at once.
         """
         self._serving = asyncio.current_task()
-        self._shared.loops[self] = threading.get_ident()
-        QUARANTINE.join(self)
         watched = LOOP_WATCH.watch(self._inbox.name)
-        self._stop.add(self)
         try:
+            self._shared.loops[self] = threading.get_ident()
+            QUARANTINE.join(self)
+            self._stop.add(self)
             await self._serve_until_cancelled(grace)
         except BaseException:
             self._stop.set()
             raise
         finally:
-            await self._end_jobs()
-            self._stop.discard(self)
-            LOOP_WATCH.unwatch(watched)
-            QUARANTINE.leave(self)
-            self._shared.loops.pop(self, None)
+            try:
+                await self._end_jobs_whatever_happens()
+            finally:
+                self._stop.discard(self)
+                LOOP_WATCH.unwatch(watched)
+                QUARANTINE.leave(self)
+                self._shared.loops.pop(self, None)
         if self._exit is not None:
             raise self._exit
 
@@ -198,14 +200,22 @@ class WorkerLoop:
         return self._stop.is_set() or self._is_exhausted or self._inbox.closed
 
     def _start_what_is_due(self) -> None:
+        if self._shared.shortage.is_hopeless() and not self._stop.is_set():
+            self._exit = self._exit or self._shared.shortage.error
+            self._stop.set()
         free, now = self._places - len(self._at_work), self._loop.time()
-        if self._receiving is None and free and not self._is_ending() and self._is_worth(free, now):
+        if self._receiving is None and self._may_receive() and self._is_worth(free, now):
             if next(self._run.receives, None) is None:
                 self._is_exhausted = True
             else:
                 self._receiving = self._begin(self._receive(min(free, LARGEST_LEASE)))
         if self._settling is None and self.finished and self._is_due(now):
             self._settling = self._begin(self._settle_apart())
+
+    def _may_receive(self) -> bool:
+        """Whether a place is free, and nothing speaks against filling it."""
+        is_full = self._places <= len(self._at_work)
+        return not (is_full or self._is_ending() or self._shared.shortage.lasts())
 
     def _is_worth(self, free: int, now: float) -> bool:
         """Whether enough places are free, or have been for long enough, to be filled."""
@@ -216,7 +226,7 @@ class WorkerLoop:
         if self._is_ending():
             return True
         if self._receiving is None:
-            return self._places <= len(self._at_work)  # else the next receive begins soon
+            return not self._may_receive()  # else the next receive begins soon
         late = now - self._finished_at >= SETTLE_SECONDS
         return self._is_urgent or late or len(self.finished) >= MOST_UNSETTLED
 
@@ -230,7 +240,7 @@ class WorkerLoop:
         self._heartbeat.beat()
 
     def _next_look(self) -> float:
-        if self._receiving is None and self._places > len(self._at_work):
+        if self._receiving is None and self._may_receive():
             return GATHER_SECONDS
         if self.finished and self._settling is None:
             return SETTLE_SECONDS
@@ -278,6 +288,8 @@ class WorkerLoop:
             attempt.in_doubt = True
             self._being_settled.pop(attempt, None)
         self.finished[:0] = done
+        if is_shortage(error):
+            self._shared.shortage.met(error)
         self._failures += 1
         pause = transport_pause(self._failures)
         self._tell_unreachable(error, pause)
@@ -351,6 +363,7 @@ class WorkerLoop:
         for attempt in done:
             if attempt.message.is_finalized:  # by a step after which the mailbox was lost
                 self._answers.pop(attempt, None)
+            attempt.lease.is_settling = True
             self._being_settled[attempt] = None
         return done
 
@@ -421,6 +434,10 @@ class WorkerLoop:
                     await executor.answer(attempt)
                 else:
                     self._answers[attempt] = answer
+        except Exception:
+            if not attempt.has_begun:  # so it is no fault of the message
+                await executor.give_back([attempt])
+            raise
         finally:
             self._leave(attempt)
 
@@ -467,7 +484,7 @@ class WorkerLoop:
         if ended.error is not None:
             if attempt in self._cut_off:
                 return None
-            return decide.Fail(ended.error, readable=attempt.body is not UNREAD)
+            return self._shared.shortage.after_error(attempt, ended.error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
         if executor.is_listened_to and not lost:
@@ -624,6 +641,16 @@ class WorkerLoop:
 
     # --- the end ---------------------------------------------------------------------------
 
+    async def _end_jobs_whatever_happens(self) -> None:
+        """End the jobs, also if this is cancelled again and again, as some libraries do."""
+        ending = start_unlisted(self._end_jobs(), self._context.copy())
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError:
+                pass  # nothing would give the jobs back, and their leases would be kept
+        ending.result()
+
     async def _end_jobs(self) -> None:
         """Cancel what still runs, give it a while to end, and give it back."""
         tasks = [
@@ -646,7 +673,9 @@ class WorkerLoop:
             attempt.lease.abandon()
         if rest:
             self._tell_given_back(rest)
-            await self._executor.give_back(rest)
+            await self._give_back(rest)
+        if self._being_settled and not (self._receiving or self._settling):
+            self.finished[:0] = self._being_settled  # the step that was to settle them has failed
         if self.finished:
             await self._settle_apart()
         await self._forget_ids()

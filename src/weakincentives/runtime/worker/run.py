@@ -13,6 +13,7 @@ from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 from .inbox import Hold, Inbox
 from .outage_log import OutageLog
 from .settle import OutcomeExecutor
+from .shortage import Shortage
 from .time_limits import TimeLimits
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Shared:
     stop: StopSignal
     heartbeat: Heartbeat
     outage: OutageLog
+    shortage: Shortage
     is_careful: bool
     """Whether a job that kills its worker could take anything with it."""
     turn: Any

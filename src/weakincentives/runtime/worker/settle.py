@@ -50,6 +50,7 @@ from .failures import failure_of, log_dead_letter, log_failure
 from .inbox import Inbox
 from .interrupts import is_from_outside
 from .job import because
+from .shortage import is_shortage
 
 __all__ = ["OutcomeExecutor"]
 
@@ -67,6 +68,10 @@ OUTCOME_NAMES: dict[type, str] = {
     decide.TellSender: "told",
     decide.ToDeadLetters: "dead-letter",
     decide.Acknowledge: "answered",
+}
+DROPPED_BECAUSE: dict[type, str] = {
+    decide.Crash: "it counts as crashed, and is delivered again when its lease ends",
+    decide.Taken: "it failed at its time limit, so its result is dropped",
 }
 
 
@@ -140,6 +145,8 @@ class OutcomeExecutor:
 
     def _without_caller(self, attempt: Attempt, error: Exception) -> Outcome:
         """Return what is to be done if this was raised when the sender was looked for."""
+        if is_shortage(error) and not isinstance(error, decide.TRANSPORT_ERRORS):
+            raise error  # no fault of the message, which has not been run
         message = attempt.message
         outcome = decide.before_run(
             error=error,
@@ -178,8 +185,8 @@ class OutcomeExecutor:
                 await self.give_back([attempt], delay)
             case decide.Abandon():
                 self.abandon(attempt)
-            case decide.Taken():  # its lease is another's too
-                self._drop(attempt, "it failed at its time limit, so its result is dropped")
+            case decide.Crash() | decide.Taken():
+                self._drop(attempt, DROPPED_BECAUSE[type(outcome)])
             case decide.Settled():
                 attempt.become(ABANDONED)
             case _:

@@ -27,7 +27,6 @@ from .attempt import (
     RECEIVED,
     RUNNING,
     UNANSWERED,
-    UNREAD,
     Attempt,
 )
 from .backoff import transport_pause
@@ -38,6 +37,7 @@ from .job import Job
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds
 from .run import RunInProgress, Shared
+from .shortage import LOOK_SECONDS, is_shortage
 
 __all__ = ["WorkerThread"]
 
@@ -217,10 +217,22 @@ class WorkerThread:
         self._is_receiving = False
         for attempt in self.finished:
             attempt.in_doubt = True
+        if is_shortage(error):
+            self._shared.shortage.met(error)
         self._failures += 1
         pause = transport_pause(self._failures)
         self._tell_unreachable(error, pause)
         self._stop.wait(pause)
+
+    def _wait_out_shortage(self) -> None:
+        """Take no job while the process has no file handle or thread for it."""
+        shortage = self._shared.shortage
+        self._settle_finished()
+        while shortage.lasts() and not self._stop.is_set():
+            if shortage.is_hopeless() and (error := shortage.error) is not None:
+                raise error
+            self._shared.heartbeat.beat()
+            self._stop.wait(LOOK_SECONDS)
 
     def _tell_unreachable(self, error: Exception, pause: float) -> None:
         self._shared.outage.met(error)
@@ -231,6 +243,8 @@ class WorkerThread:
     def _iterate(self) -> bool:
         """Receive and work on it; False if there was nothing."""
         LATEST_LEASES.handles = ()
+        if self._shared.shortage.error is not None:
+            self._wait_out_shortage()
         self._is_receiving = True  # before the look at who wants to be alone, who then sees it
         if QUARANTINE.owner is not None:
             self._stand_back()
@@ -275,6 +289,7 @@ class WorkerThread:
             return self._receive(finished)
         carried = self._executor.carried(last)
         if carried is not None:
+            last.lease.is_settling = True
             messages = self._receive(finished[:-1], (carried,))
             last.finish()
             return messages
@@ -287,6 +302,8 @@ class WorkerThread:
     def _receive(self, done: list[Attempt], carried: Sequence[Carried] = ()) -> Sequence[Any]:
         """Acknowledge and receive; wait for messages if no other thread does."""
         exchange, asked, shared, stop = self._inbox.exchange, self._run, self._shared, self._stop
+        for attempt in done:
+            attempt.lease.is_settling = True
         settled = list(map(MESSAGE_OF, done))
         # A probe wants to hear at once that the mailbox is reached, not after a long poll.
         if shared.heartbeat.reaches and shared.turn.acquire(blocking=False):
@@ -372,7 +389,7 @@ class WorkerThread:
         if limits is not None and attempt.is_late(time.monotonic()):
             return decide.at_time_limit(limits.seconds, error)
         if error is not None:
-            return decide.Fail(error, readable=attempt.body is not UNREAD)
+            return self._shared.shortage.after_error(attempt, error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
         if executor.is_listened_to and not lost:

@@ -39,6 +39,7 @@ from .outage_log import OutageLog
 from .resources import Resources, enter, enter_async
 from .run import RunInProgress, Shared
 from .settle import OutcomeExecutor
+from .shortage import Shortage
 from .thread import WorkerThread
 from .time_limits import TimeLimits
 from .type_arguments import bind
@@ -128,6 +129,7 @@ class Worker(Generic[T, R]):
             stop=self._stop,
             heartbeat=self.heartbeat,
             outage=OutageLog(inbox.name, self.heartbeat.clock),
+            shortage=Shortage(inbox.name),
             is_careful=inbox.undoes and (dlq is not None or config.batch > 1),
             turn=threading.RLock(),
             threads={},

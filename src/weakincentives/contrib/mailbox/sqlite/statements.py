@@ -1,6 +1,7 @@
 """What a step does to the line of waiting messages, inside a transaction."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -41,6 +42,8 @@ COUNTS: Mapping[GivingBack, tuple[int, int, int]] = {
 Queries = Mapping[str, str]
 
 
+# A new queue is asked for by each message of the transaction that makes it.
+@lru_cache(maxsize=64)
 def queries_of(queue: int) -> Queries:
     """Return the statements for one queue; its bounds are constants in them."""
     base = queue << 40

@@ -1,6 +1,7 @@
 """The Store on SQLite: one queue of a file."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import apsw
@@ -42,6 +43,7 @@ __all__ = ["SQLiteStore"]
 
 # While the line can fill a request, what has come due is looked for only this often.
 PROMOTE_EVERY_US = MICRO // 10
+NO_NEWS: Mapping[Key, int] = {}
 
 
 class SQLiteStore:
@@ -151,8 +153,8 @@ class SQLiteStore:
         leases, news = self._database.transact(
             self._lease, queries, count, seconds, acknowledge, ids, answers
         )
-        for key in news:
-            self._database.notify(key, 1)
+        for key, times in news.items():
+            self._database.notify(key, times)
         return leases
 
     def _lease(
@@ -164,10 +166,10 @@ class SQLiteStore:
         acknowledge: Sequence[str],
         ids: Sequence[str] | None,
         answers: Sequence[Answer],
-    ) -> tuple[Leases, Sequence[Key]]:
+    ) -> tuple[Leases, Mapping[Key, int]]:
         now = self._database.time.now_us()
         done = statements.settle(connection, queries["acknowledge_at"], acknowledge, now)
-        news = _answer(connection, answers, acknowledge, done) if answers else ()
+        news = _answer(connection, answers, acknowledge, done) if answers else NO_NEWS
         until, wall = now + int(seconds * MICRO), self.clock.time()
         rows: list[Any] = []
         expired = dropped = 0
@@ -213,13 +215,13 @@ class SQLiteStore:
         if not answers:
             return self._settle_all(QUERIES["acknowledge"], handles)
         done, news = self._database.transact(self._acknowledge, handles, answers)
-        for key in news:
-            self._database.notify(key, 1)
+        for key, times in news.items():
+            self._database.notify(key, times)
         return done
 
     def _acknowledge(
         self, connection: apsw.Connection, handles: Sequence[str], answers: Sequence[Answer]
-    ) -> tuple[Sequence[bool], Sequence[Key]]:
+    ) -> tuple[Sequence[bool], Mapping[Key, int]]:
         done = statements.settle(connection, QUERIES["acknowledge"], handles)
         return done, _answer(connection, answers, handles, done)
 
@@ -422,20 +424,21 @@ def _answer(
     answers: Sequence[Answer],
     handles: Sequence[str],
     done: Sequence[bool],
-) -> list[Key]:
-    """Send the answers to what was acknowledged; return whom to tell after the commit."""
+) -> Mapping[Key, int]:
+    """Send the answers to what was acknowledged; return whom to tell after the commit, and of how
+    many."""
     acknowledged = {handle for handle, ok in zip(handles, done, strict=True) if ok}
-    news = []
+    news: Counter[Key] = Counter()
     for handle, place, what in answers:
         if handle not in acknowledged:
             continue
         if isinstance(what, ReplyValue):
             assert isinstance(place, SQLiteReplyTable)
-            news.append(place.resolve_in(connection, *what))
+            news[place.resolve_in(connection, *what)] += 1
         else:
             assert isinstance(place, SQLiteStore)
             place.put_in(connection, None, (what,))
-            news.append(place.news)
+            news[place.news] += 1
     return news
 
 

@@ -73,6 +73,7 @@ def start_unlisted(
     An event loop that ends cancels all tasks that it lists, so also one that a receive has shielded
     because it may be leasing. Whoever starts such a task must wait for its end.
     """
-    task = asyncio.get_running_loop().create_task(coroutine, context=context)
+    # Not by the loop's own task factory, which may run the coroutine before there is a task.
+    task = asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
     asyncio.tasks._unregister_task(task)  # documented for those who extend asyncio
     return task

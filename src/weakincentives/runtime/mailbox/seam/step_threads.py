@@ -23,6 +23,23 @@ MOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """Threads for each backend, started as they are needed: as many as an event loop has by default."""
 
 
+class StepExecutor(ThreadPoolExecutor):
+    """An executor that keeps no step for later which it has refused.
+
+    What the standard one cannot start a thread for stays in its queue, though `submit` raises: it
+    may lease messages that nobody knows of.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                self._work_queue.get_nowait()  # nothing else can be in it
+                raise
+            # Else a thread that is there takes it, sooner or later.
+
+
 class StepThreads:
     """Executors by backend. Their threads end when the backend is gone, or is released."""
 
@@ -33,11 +50,11 @@ class StepThreads:
         """Begin without threads, as a forked child must."""
         # Weak, so that threads end with their backend: an executor that is collected lets its
         # threads finish what is queued, and ends them.
-        self._of: WeakKeyDictionary[object, WeakKeyDictionary[object, ThreadPoolExecutor]] = (
+        self._of: WeakKeyDictionary[object, WeakKeyDictionary[object, StepExecutor]] = (
             WeakKeyDictionary()
         )
 
-    def executor(self, backend: object, other: object) -> ThreadPoolExecutor | None:
+    def executor(self, backend: object, other: object) -> StepExecutor | None:
         """Return the executor for steps on two backends, which may be the same one.
 
         It is None, the event loop's own, for a backend of a kind that cannot be referred to weakly.
@@ -49,7 +66,7 @@ class StepThreads:
                 beside = self._of.setdefault(backend, WeakKeyDictionary())
             found = beside.get(other)
             if found is None:
-                found = beside.setdefault(other, ThreadPoolExecutor(MOST_THREADS, "store-steps"))
+                found = beside.setdefault(other, StepExecutor(MOST_THREADS, "store-steps"))
         except TypeError:
             return None
         return found

@@ -21,6 +21,7 @@ __all__ = [
     "Ear",
     "Retries",
     "StopSignal",
+    "call_soon",
     "next_pause",
 ]
 
@@ -95,7 +96,7 @@ class Ear:
         """Do the same without blocking the event loop."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        if self._enter(partial(_call_soon, loop, woken.set)):
+        if self._enter(partial(call_soon, loop, woken.set)):
             try:
                 async with asyncio.timeout(timeout):
                     await woken.wait()
@@ -144,10 +145,14 @@ class Ear:
             self._heard = self._bell._rings
 
 
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    # A loop that was closed during a wait has no waiter left to wake.
-    if not loop.is_closed():
+def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Have an event loop call this, from any thread; a loop that is closed does not."""
+    try:
         loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        # A loop that was closed during a wait has no waiter left to wake.
+        if not loop.is_closed():
+            raise
 
 
 class BellListener:
@@ -230,7 +235,7 @@ class AsyncPause:
 
     def interrupt(self) -> None:
         """End the pause; safe from any thread."""
-        _call_soon(self._loop, self._over.set)
+        call_soon(self._loop, self._over.set)
 
     async def wait(self, seconds: float) -> None:
         """Pause until `interrupt`, or for so many seconds."""

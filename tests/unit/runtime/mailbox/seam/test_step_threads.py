@@ -195,3 +195,58 @@ def test_a_process_ends_by_itself_when_its_steps_have(tmp_path: Any) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.split()) == ["finished", "ran"]
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let no thread for steps be started while the list holds something."""
+    failing: list[bool] = []
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if failing and thread.name.startswith("store-steps"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return failing
+
+
+def test_a_step_that_no_thread_could_take_is_not_taken_later(no_threads: list[bool]) -> None:
+    """It may lease messages, and nobody would know of them."""
+    place, taken = On(Place()), []
+
+    async def step(name: str) -> None:
+        taken.append(name)
+
+    async def main() -> None:
+        no_threads.append(True)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await hop(lambda: step("refused"), place)
+        no_threads.clear()
+        await hop(lambda: step("next"), place)
+        await hop(lambda: step("last"), place)
+
+    asyncio.run(main())
+    assert taken == ["next", "last"]
+
+
+def test_a_step_is_taken_by_the_threads_there_are(no_threads: list[bool]) -> None:
+    place = On(Place())
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    async def main() -> threading.Thread:
+        first = asyncio.create_task(hop(wait, place))
+        assert await asyncio.to_thread(begun.wait, 60)
+        no_threads.append(True)
+        second = asyncio.create_task(hop(current_thread, place))
+        await asyncio.sleep(0)
+        go_on.set()
+        await first
+        return await second
+
+    assert asyncio.run(main()).name.startswith("store-steps")

@@ -1,0 +1,112 @@
+"""The web application with a worker in its lifespan, as a real process."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from testkit.ports import HOST, reserved_port
+from testkit.waiting import eventually
+from tests.examples.model import Model
+from weakincentives import connect
+
+ROOT = Path(__file__).parents[2]
+SLOW = [{"text": f"slow {n}"} for n in range(500)]
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    with Model() as model:
+        yield model
+
+
+@contextmanager
+def application(
+    model: Model, folder: Path
+) -> Iterator[tuple[httpx.Client, "subprocess.Popen[str]"]]:
+    with reserved_port() as port:
+        arguments = f"examples.fastapi_worker:app --host {HOST} --port {port}".split()
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "uvicorn", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "QUEUES_URL": url(folder), "MODEL_URL": model.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=60) as client:
+                eventually(
+                    lambda: client.get("/waiting").status_code == 200,
+                    what="the application",
+                    ignoring=(httpx.TransportError,),
+                )
+                yield client, process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder}/questions.db"
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    """Return what it wrote, after it has ended in order."""
+    output, _ = process.communicate(timeout=120)
+    # uvicorn raises the signal again after it has shut down.
+    assert process.returncode in (0, -signal.SIGTERM), output
+    assert "Application shutdown complete" in output, output
+    assert "Traceback" not in output, output
+    return output
+
+
+def answers(folder: Path) -> list[str]:
+    with connect(url(folder)) as backend:
+        box = backend.mailbox("answers", body_type=str)
+        return [message.body for message in box.receive(max_messages=1000)]
+
+
+def test_requests_are_served_while_five_hundred_jobs_run(model: Model, tmp_path: Path) -> None:
+    with application(model, tmp_path) as (client, process):
+        assert client.post("/ask", json={"text": "hello"}).json() == "HELLO"
+        assert len(client.post("/questions", json=SLOW).json()) == 500
+        eventually(lambda: client.get("/waiting").json()["being_answered"] == 500)
+        for n in range(20):
+            assert client.post("/ask", json={"text": f"quick {n}"}).json() == f"QUICK {n}"
+        assert client.get("/waiting").json() == {"waiting": 0, "being_answered": 500}
+        model.release()
+        eventually(lambda: client.get("/waiting").json() == {"waiting": 0, "being_answered": 0})
+        process.terminate()
+        ended(process)
+    assert sorted(answers(tmp_path)) == sorted(f"SLOW {n}" for n in range(500))
+
+
+def test_jobs_at_work_finish_when_the_application_is_shut_down(
+    model: Model, tmp_path: Path
+) -> None:
+    with application(model, tmp_path) as (client, process):
+        client.post("/questions", json=SLOW)
+        eventually(lambda: client.get("/waiting").json()["being_answered"] == 500)
+        process.terminate()
+        eventually(lambda: stopped_listening(client))
+        model.release()
+        ended(process)
+    with connect(url(tmp_path)) as backend:
+        assert backend.mailbox("questions").stats().total == 0
+    assert len(set(answers(tmp_path))) == 500
+
+
+def stopped_listening(client: httpx.Client) -> bool:
+    try:
+        with httpx.Client(base_url=client.base_url, timeout=5) as another:
+            another.get("/waiting")
+    except httpx.TransportError:
+        return True
+    return False

@@ -1,0 +1,137 @@
+"""Event loops that others use in their own way: cancelled again and again, eager, closed."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from weakincentives.runtime import InMemoryMailbox, Worker, WorkerConfig
+from weakincentives.runtime.leases.scheduler import SCHEDULERS
+from weakincentives.runtime.worker import event_loop
+
+
+async def until(condition):
+    """Look again and again, as `eventually` does, without blocking the event loop."""
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_run_that_is_cancelled_again_and_again_gives_its_jobs_back():
+    """As a cancel scope of anyio does until the task has ended."""
+    box = InMemoryMailbox("jobs")
+    box.send_batch([1, 2, 3])
+    begun, cleaned = [], []
+
+    async def handle(body):
+        begun.append(body)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.append(body)
+
+    worker = Worker(box, handle, config=WorkerConfig(concurrency=10))
+
+    async def main():
+        running = asyncio.create_task(worker.run_async())
+        await until(lambda: len(begun) == 3)
+        while not running.done():
+            running.cancel()
+            await asyncio.sleep(0)
+        assert running.cancelled()
+
+    asyncio.run(main())
+    assert sorted(cleaned) == [1, 2, 3]
+    messages = box.receive(max_messages=10)
+    assert sorted(message.body for message in messages) == [1, 2, 3]
+    assert {message.delivery_count for message in messages} == {1}  # as if never received
+    assert SCHEDULERS.of(box.store).held == 0
+    assert worker.lease_extender.counters.held == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks before Python 3.12")
+def test_jobs_in_a_loop_that_starts_tasks_eagerly():
+    box = InMemoryMailbox("jobs")
+    box.send_batch(list(range(20)))
+    done = []
+
+    async def handle(body):
+        if body % 2:
+            await asyncio.sleep(0)
+        done.append(body)
+
+    worker = Worker(box, handle, config=WorkerConfig(concurrency=3))
+
+    async def main():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        async with asyncio.timeout(60):
+            running = asyncio.create_task(worker.run_async())
+            await until(lambda: box.stats().total == 0)
+            await worker.shutdown_async()
+            await running
+
+    asyncio.run(main())
+    assert sorted(done) == list(range(20))
+
+
+def test_a_shutdown_in_the_moment_when_the_loop_is_closed():
+    """It has seen the loop among those to be told, and then the loop is gone."""
+    box = InMemoryMailbox("jobs")
+    told = threading.Event()
+
+    async def handle(body):
+        pass
+
+    worker = Worker(box, handle)
+
+    class Late:
+        def interrupt(self):
+            told.set()
+
+    async def main():
+        loop = event_loop.WorkerLoop(worker._shared, worker._loop_inbox, run, 1)
+        loop._loop = Racing(asyncio.get_running_loop())
+        return loop
+
+    class Racing:
+        """A loop that is closed just after it was looked at."""
+
+        def __init__(self, loop):
+            self._loop, self._looks = loop, 0
+
+        def is_closed(self):
+            self._looks += 1
+            return self._looks > 1 or self._called
+
+        _called = False
+
+        def call_soon_threadsafe(self, call):
+            self._called = True
+            raise RuntimeError("Event loop is closed")
+
+    run = worker._run_of(None, 60, 0)
+    loop = asyncio.run(main())
+    worker._stop.add(loop)
+    worker._stop.add(Late())
+    worker._stop.set()
+    assert told.is_set()
+
+
+def test_a_run_that_cannot_be_watched_leaves_nothing_behind(monkeypatch):
+    box = InMemoryMailbox("jobs")
+
+    async def handle(body):
+        pass
+
+    worker = Worker(box, handle)
+
+    def no_thread(name):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(event_loop.LOOP_WATCH, "watch", no_thread)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        worker.run()
+    assert not worker._shared.loops
+    assert not any(isinstance(one, event_loop.WorkerLoop) for one in event_loop.QUARANTINE._hands)
