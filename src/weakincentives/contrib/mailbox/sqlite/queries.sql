@@ -1,8 +1,8 @@
 -- Every statement, by name. now_us() is the file's clock, read after the lock was taken: whether a
 -- lease has ended is decided in the same step that acts on it. {queue} is a queue's id and {base},
 -- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. Any other name in
--- braces stands for the statement of that name; {far} is further ahead than any time of ours.
--- {table} and {column} are filled in by unreadable.py, from the schema.
+-- braces stands for the statement, or the part of one, of that name; {far} is further ahead than any
+-- time of ours. {table} and {column} are filled in by unreadable.py, from the schema.
 
 -- name: find_queue
 SELECT id FROM queue WHERE name = ?

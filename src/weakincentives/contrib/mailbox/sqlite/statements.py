@@ -13,9 +13,11 @@ from .queries import QUERIES
 
 __all__ = [
     "drop_old",
+    "forget_soon",
     "give_back",
     "leave_line",
     "parsed",
+    "purge",
     "put_back_later",
     "queries_of",
     "settle",
@@ -241,6 +243,21 @@ def _undo(connection: apsw.Connection, queries: Queries, seq: int, token: int) -
         connection.execute(queries["unindex"], (seq,))
         connection.executemany(queries["add_hole"], [(hole,) for hole in holes])
     return True
+
+
+def forget_soon(connection: apsw.Connection, queries: Queries, ids: Sequence[str]) -> None:
+    """Let chosen ids be known for five minutes from now, those that are known for longer."""
+    connection.executemany(queries["forget_soon"], [(id,) for id in ids])
+
+
+def purge(connection: apsw.Connection, queries: Queries) -> int:
+    """Remove every message and forget all ids; return how many messages there were."""
+    connection.execute(queries["purge_waiting"])
+    gone = connection.changes()
+    connection.execute(queries["purge_held"])
+    gone += connection.changes()
+    connection.execute(queries["purge_known"])
+    return gone
 
 
 def parsed(handle: str) -> tuple[int, int]:

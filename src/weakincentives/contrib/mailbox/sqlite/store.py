@@ -295,13 +295,13 @@ class SQLiteStore:
         queries = self._queries or self._known_queue()
         if queries is None:
             return 0
-        return self._database.transact(_purge, queries)
+        return self._database.transact(statements.purge, queries)
 
     async def forget_soon(self, ids: Sequence[str]) -> None:
         """Let chosen ids be known for five minutes from now, those that are known for longer."""
         queries = self._queries or self._known_queue()
         if queries is not None:
-            self._database.transact(_forget_soon, queries, ids)
+            self._database.transact(statements.forget_soon, queries, ids)
 
     async def stats(self) -> QueueStats:
         """Count the messages by state; takes time only for what is leased or delayed."""
@@ -402,21 +402,6 @@ class SQLiteStore:
         if len(handles) == 1:
             return (self._database.change(sql, (*statements.parsed(handles[0]), *more)) > 0,)
         return self._database.transact(statements.settle, sql, handles, *more)
-
-
-def _forget_soon(
-    connection: apsw.Connection, queries: statements.Queries, ids: Sequence[str]
-) -> None:
-    connection.executemany(queries["forget_soon"], [(id,) for id in ids])
-
-
-def _purge(connection: apsw.Connection, queries: statements.Queries) -> int:
-    connection.execute(queries["purge_waiting"])
-    gone = connection.changes()
-    connection.execute(queries["purge_held"])
-    gone += connection.changes()
-    connection.execute(queries["purge_known"])
-    return gone
 
 
 def _answer(
