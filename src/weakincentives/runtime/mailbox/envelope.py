@@ -72,8 +72,8 @@ class Sealer(Protocol):
 class JsonSealer:
     """Payloads are bytes of JSON.
 
-    A `Carrier`, such as a dead letter, may be larger than ``max_bytes``: the message that it
-    carries was checked when it was sent.
+    A `Carrier`, such as a dead letter, and a replayed message may be larger than ``max_bytes``: the
+    message itself was checked when it was sent.
     """
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
@@ -97,7 +97,9 @@ class JsonSealer:
             payload = self._encoder.encode(envelope)
         except (SerdeError, UnicodeEncodeError) as error:
             raise SerializationError(f"nothing was sent: {error}") from error
-        if len(payload) > self._max_bytes and not isinstance(body, Carrier):
+        # What is replayed was checked when it was sent, and has one more header now.
+        is_checked = isinstance(body, Carrier) or envelope.origin is not None
+        if len(payload) > self._max_bytes and not is_checked:
             raise PayloadTooLargeError(
                 f"nothing was sent: the message has {len(payload)} bytes, "
                 f"this mailbox takes {self._max_bytes}; send a reference to it instead"
