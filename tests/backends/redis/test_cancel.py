@@ -29,7 +29,7 @@ def test_a_message_in_a_deep_queue_is_found(
             records = raw.lrange("{queue:box}:pending", 0, -1)
             raw.delete("{queue:box}:pending")
             for at in range(0, DEEP, 1000):
-                scores = dict.fromkeys(records[at : at + 1000], 1e15 + at)  # type: ignore[index]
+                scores = dict.fromkeys(records[at : at + 1000], 1e15 + at)
                 raw.zadd("{queue:box}:delayed", scores)
     assert box.cancel(ids[place])
     stats = box.stats()

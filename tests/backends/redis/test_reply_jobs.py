@@ -280,6 +280,13 @@ def test_a_malformed_entry_raises_nothing_raw(server: Standalone, box: Box, name
             step()
 
 
+def test_an_index_beyond_all_parts(client: Any) -> None:
+    table = table_of(client)
+    started(table)
+    driven(table.emit("id", OWNER, "handle-1", [b"part"]))
+    assert list(driven(table.parts("id", 10**30, 10))) == []
+
+
 def test_a_reply_whose_stream_is_of_another_type(server: Standalone, box: Box) -> None:
     reply = box.send_expecting_reply("question")
     (message,) = box.receive()

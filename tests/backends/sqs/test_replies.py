@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from testkit.cloud import Cloud
-from weakincentives.contrib.mailbox.sqs import DynamoDBReplyStore
+from weakincentives.contrib.mailbox.sqs import DynamoDBReplyStore, part_bundles
+from weakincentives.contrib.mailbox.sqs.replies import DynamoDBReplyTable
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
@@ -14,6 +15,8 @@ from weakincentives.runtime.mailbox import (
     PayloadTooLargeError,
     ReplyState,
 )
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart
+from weakincentives.runtime.mailbox.testing import driven
 
 # A fake clock must be ahead of the emulator's own, which removes what it takes for expired.
 AHEAD = float(round(time.time()) + 10 * 365 * 86400)
@@ -136,3 +139,75 @@ def test_scanning_goes_on_over_pages(ministack: Cloud) -> None:
     assert len(store.scan_expired()) == 12
     assert ministack.ledger.calls["Scan"] == 3
     assert len(store.scan_expired(limit=7)) == 7
+
+
+OWNER = "orders/1"
+FIRST, SECOND = JobStart("handle-1", "host:1", 1), JobStart("handle-2", "host:2", 2)
+
+
+def test_steps_of_a_job_that_run_twice_count_once(cloud: Cloud) -> None:
+    table = DynamoDBReplyTable(cloud.reply_store()._dynamodb._table, Repeating(cloud.dynamodb))
+    assert driven(table.create("a", 60.0, OWNER, 100.0))
+    row = driven(table.start("a", OWNER, FIRST))
+    assert row is not None
+    assert row.start is not None
+    assert row.start.series == 1
+    assert driven(table.emit("a", OWNER, "handle-1", [b"0", b"1"]))
+    assert driven(table.emit("a", OWNER, "handle-1", [b"2"]))
+    assert [part.payload for part in driven(table.parts("a", 0, 10))] == [b"0", b"1", b"2"]
+    assert driven(table.resolve("a", b"why", OWNER, failed=True))
+    assert driven(table.reopen("a", 60.0, "orders/2"))
+    reopened = driven(table.get("a"))
+    assert reopened is not None
+    assert (reopened.state, reopened.parts, reopened.start) == (ReplyState.PENDING, 3, None)
+
+
+def test_a_start_that_is_over_writes_over_no_part_of_the_next(cloud: Cloud) -> None:
+    """The first worker stands still between its two writes; both write the same bundle."""
+    table = cloud.reply_store()._dynamodb
+    driven(table.create("a", 60.0, OWNER))
+    driven(table.start("a", OWNER, FIRST))
+    stale = table._item("a")
+    assert stale is not None
+    driven(table.start("a", OWNER, SECOND))
+    assert table._bundles.add(stale, [b"stale"]) is False
+    assert driven(table.emit("a", OWNER, "handle-2", [b"good"]))
+    assert table._bundles.add(stale, [b"stale"]) is False
+    assert [part.payload for part in driven(table.parts("a", 0, 10))] == [b"good"]
+
+
+def test_parts_are_found_wherever_they_are(cloud: Cloud) -> None:
+    table = cloud.reply_store()._dynamodb
+    driven(table.create("a", 60.0, OWNER))
+    driven(table.start("a", OWNER, FIRST))
+    parts = [b"%d" % number for number in range(24)]
+    sizes = (1, 1, 5, 1, 2, 1, 9, 1, 3)
+    assert sum(sizes) == len(parts)
+    done = 0
+    for size in sizes:
+        driven(table.emit("a", OWNER, "handle-1", parts[done : done + size]))
+        done += size
+    for first in range(len(parts) + 1):
+        found = driven(table.parts("a", first, 4))
+        assert [part.number for part in found] == list(range(len(parts)))[first : first + 4]
+        assert [part.payload for part in found] == parts[first : first + 4]
+
+
+def test_bytes_of_parts_are_bounded(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_bundles, "MOST_PART_BYTES", 1_000_000)
+    store = cloud.reply_store()
+    table = store._dynamodb
+    driven(table.create("a", 60.0, OWNER))
+    driven(table.start("a", OWNER, FIRST))
+    for _ in range(5):
+        assert driven(table.emit("a", OWNER, "handle-1", [b"p" * 60_000] * 8))
+    numbers: list[int] = []
+    while rows := driven(table.parts("a", numbers[-1] + 1 if numbers else 0, 1000)):
+        numbers += [row.number for row in rows]
+    assert numbers == list(range(numbers[0], 40))
+    assert len(numbers) * 60_000 <= 1_000_000
+    assert numbers[0] <= 40 - 12
+    left = cloud.dynamodb.scan(TableName=table._table)["Count"]
+    store.delete("a")
+    assert left > 1
+    assert cloud.dynamodb.scan(TableName=table._table)["Count"] == 0

@@ -73,6 +73,16 @@ def test_what_goes_in_comes_out(body: Any, attributes: dict[str, str]) -> None:
     assert opened(received(entry)) == body
 
 
+def test_a_replay_says_where_it_comes_from() -> None:
+    payload = SQSSealer(Codec(Any), 10**6).seal(Envelope(1, reply_id="reply-1", origin="first"))
+    message = received(to_entry("id-1", payload))
+    message["Attributes"] = {"MessageGroupId": "group"}
+    _, back = to_payload(message)
+    envelope = SQSSealer(Codec(Any), 10**6).open(back)
+    assert (envelope.origin, envelope.reply_id) == ("first", "reply-1")
+    assert to_entry("id-2", back).group == "group"
+
+
 @given(st.binary() | st.text().map(str.encode))
 def test_bytes_that_are_no_envelope_come_back_as_they_were(payload: bytes) -> None:
     entry = to_entry("id-1", payload)

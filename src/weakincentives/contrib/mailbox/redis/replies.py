@@ -34,6 +34,8 @@ TAGS = 16
 """Replies are spread over this many hash tags, and so over the nodes of a cluster."""
 ROW = 14
 """What reply.lua says of a reply before its parts."""
+LAST_PART = 10**14
+"""No reply has so many parts, and the server counts no further than a little more."""
 SHORTEST_BLOCK = 0.001
 LONGEST_BLOCK = 5.0
 """A waiter looks again after this many seconds, in case a failover swallowed the bell."""
@@ -79,8 +81,7 @@ class RedisReplyTable:
 
     async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]:
         """Return parts from this index on, a mebibyte of them or one."""
-        _, parts = _row_and_parts(id, await self._call(_call("parts", id, first, "", limit)))
-        return parts
+        return _row_and_parts(id, await self._call(_parts_call(id, first, limit)))[1]
 
     async def cancel(self, id: str) -> bool:
         """Close the reply if it is pending."""
@@ -156,7 +157,7 @@ class RedisReplyListener:
     async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
         """Return the parts from this index on, as soon as there is one, or the end."""
         ends = time.monotonic() + wait
-        call = _call("parts", self._id, first, "", MOST_READ)
+        call = _parts_call(self._id, first, MOST_READ)
         while True:
             # The first look does not block: it leaves word that somebody waits for the end here.
             known = self._emitted
@@ -221,6 +222,10 @@ def creation_keys(id: str) -> tuple[bytes, bytes]:
 
 def _call(step: str, id: str, *value: Any) -> Call:
     return Call(Head(REPLY, *_keys(id)), ReplyArguments(step, id, 0, *value)[: 3 + len(value)])
+
+
+def _parts_call(id: str, first: int, limit: int) -> Call:
+    return _call("parts", id, min(first, LAST_PART), "", limit)
 
 
 def _rotation(keys: Sequence[bytes], seconds: float) -> bytes:

@@ -3,8 +3,10 @@
 A bundle's ``id`` is that of the reply, ``#`` and its number; no reply's id has a ``#``. It has
 ``first`` (the index of its first part), ``series``, ``size`` in bytes and ``payloads``. The reply's
 own item has ``parts`` (how many were emitted), ``bundles`` (how many there were), ``oldest`` (the
-number of the first bundle that is left) and ``bytes`` (how many are kept). A bundle and these
-figures are written in one transaction, so that a reader finds each part that it is told of.
+number of the first bundle that is left), ``bytes`` (how many are kept) and ``emitter``, which names
+the write that made it so. A bundle is written before these figures, so that a reader finds each
+part that it is told of; ``created`` and ``series`` keep an earlier start from writing over a later
+one's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +14,7 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
+from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.seam.reply_table import (
     MOST_PART_BYTES,
     MOST_PARTS,
@@ -23,9 +26,12 @@ __all__ = ["Item", "PartBundles", "Refused", "key_of", "number", "number_in"]
 
 MOST_IN_BUNDLE = 256 * 1024
 """Bytes; an item may have 400 kB."""
-PER_DELETE = 25
-"""How many items DynamoDB removes in one call."""
 MOST_READ_BYTES = 1024 * 1024
+
+IS_NO_LATER = (
+    "attribute_not_exists(id) OR #created < :created "
+    "OR (#created = :created AND #series <= :series)"
+)
 
 Item = dict[str, dict[str, Any]]
 Call = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -38,9 +44,8 @@ class Refused(Exception):
 class PartBundles:
     """Adds, reads and removes the bundles of replies in one table."""
 
-    def __init__(self, call: Call, table_name: str) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._table = table_name
 
     def bundled(self, payloads: Sequence[bytes]) -> Iterator[list[bytes]]:
         """Divide payloads into bundles that fit into an item each."""
@@ -58,35 +63,9 @@ class PartBundles:
         emitted, bundles = _count(item, "parts"), _count(item, "bundles")
         size = sum(map(len, payloads))
         held = _count(item, "bytes") + size
-        bundle = {
-            **_bundle_key(item, bundles),
-            "first": number(emitted),
-            "series": item["series"],
-            "size": number(size),
-            "payloads": {"L": [{"B": payload} for payload in payloads]},
-            "ttl": item["ttl"],
-        }
-        change = {
-            "TableName": self._table,
-            "Key": {"id": item["id"]},
-            "UpdateExpression": "SET #parts = :parts, #bundles = :bundles, #bytes = :bytes",
-            "ConditionExpression": "#state = :pending AND #handle = :handle AND "
-            + ("#bundles = :before" if bundles else "attribute_not_exists(#bundles)"),
-            "ExpressionAttributeNames": {
-                f"#{name}": name for name in ("parts", "bundles", "bytes", "state", "handle")
-            },
-            "ExpressionAttributeValues": {
-                ":parts": number(emitted + len(payloads)),
-                ":bundles": number(bundles + 1),
-                ":bytes": number(held),
-                ":pending": {"S": ReplyState.PENDING.value},
-                ":handle": item["handle"],
-                **({":before": number(bundles)} if bundles else {}),
-            },
-        }
-        both = [{"Update": change}, {"Put": {"TableName": self._table, "Item": bundle}}]
         try:
-            self._call("transact_write_items", {"TransactItems": both})
+            self._put(item, bundles, emitted, size, payloads)
+            self._count_in(item, bundles, emitted + len(payloads), held)
         except Refused:
             return False
         if emitted + len(payloads) > MOST_PARTS or held > MOST_PART_BYTES:
@@ -115,14 +94,60 @@ class PartBundles:
 
     def remove(self, item: Item) -> None:
         """Remove what is left of the bundles of a reply that was removed."""
-        numbers = range(_count(item, "oldest"), _count(item, "bundles"))
-        for begin in range(0, len(numbers), PER_DELETE):
-            deletions = [
-                {"DeleteRequest": {"Key": _bundle_key(item, each)}}
-                for each in numbers[begin : begin + PER_DELETE]
-            ]
-            # What is not done at once is left to the table's TTL.
-            self._call("batch_write_item", {"RequestItems": {self._table: deletions}})
+        for at in range(_count(item, "oldest"), _count(item, "bundles")):
+            self._call("delete_item", {"Key": _bundle_key(item, at)})
+
+    def _put(self, item: Item, at: int, first: int, size: int, payloads: Sequence[bytes]) -> None:
+        """Write a bundle that nobody is told of yet; one of a later start is not overwritten."""
+        bundle = {
+            **_bundle_key(item, at),
+            "first": number(first),
+            "series": item["series"],
+            "created": item["created"],
+            "size": number(size),
+            "payloads": {"L": [{"B": payload} for payload in payloads]},
+            "ttl": item["ttl"],
+        }
+        self._call(
+            "put_item",
+            {
+                "Item": bundle,
+                "ConditionExpression": IS_NO_LATER,
+                "ExpressionAttributeNames": {"#created": "created", "#series": "series"},
+                "ExpressionAttributeValues": {
+                    ":created": item["created"],
+                    ":series": item["series"],
+                },
+            },
+        )
+
+    def _count_in(self, item: Item, before: int, parts: int, held: int) -> None:
+        """Tell readers of a bundle, if the reply is pending and the start is still its last."""
+        names = ("parts", "bundles", "bytes", "emitter", "state", "handle")
+        values = {
+            ":parts": number(parts),
+            ":bundles": number(before + 1),
+            ":bytes": number(held),
+            ":pending": {"S": ReplyState.PENDING.value},
+            ":handle": item["handle"],
+            ":emitter": {"S": new_id()},
+        }
+        is_next = "attribute_not_exists(#bundles)"
+        if before:
+            is_next = "#bundles = :before"
+            values[":before"] = number(before)
+        self._call(
+            "update_item",
+            {
+                "Key": {"id": item["id"]},
+                "UpdateExpression": "SET #parts = :parts, #bundles = :bundles, #bytes = :bytes, "
+                "#emitter = :emitter",
+                "ConditionExpression": f"(#state = :pending AND #handle = :handle AND {is_next}) "
+                "OR #emitter = :emitter",
+                "ExpressionAttributeNames": {f"#{name}": name for name in names},
+                "ExpressionAttributeValues": values,
+            },
+        )
 
     def _bundle_with(self, item: Item, first: int) -> int:
         """Return the number of the bundle with a part, or of the oldest one, if it was dropped.

@@ -50,7 +50,6 @@ LARGEST_ITEM = 400 * 1024
 REST_OF_ITEM = 1024
 """Room for everything in an item but the value."""
 
-REFUSALS = ("ConditionalCheckFailedException", "TransactionCanceledException")
 OF_ONE_SENDING = (
     *("payload", "resolved", "lingers", "keep", "keeps", "kept"),
     *("handle", "worker", "deliveries", "started"),
@@ -85,7 +84,7 @@ class DynamoDBReplyTable:
         self.backend_key = self._client = client
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._place = Place("table", table_name, client.meta.region_name)
-        self._bundles = PartBundles(self._call, table_name)
+        self._bundles = PartBundles(self._call)
 
     async def create(
         self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
@@ -226,7 +225,9 @@ class DynamoDBReplyTable:
         """Remove the reply; False if there was none."""
         return self._delete({"Key": key_of(id)})
 
-    forget = delete
+    async def forget(self, id: str) -> None:
+        """Remove a reply that was read; its parts are left to the table's TTL."""
+        self._call("delete_item", {"Key": key_of(id)})
 
     async def scan_expired(self, limit: int) -> list[str]:
         """Return ids of replies whose time is over; it reads the table, so leave it to TTL."""
@@ -343,11 +344,9 @@ class DynamoDBReplyTable:
     def _call(self, method: str, request: dict[str, Any]) -> dict[str, Any]:
         with translated(self._place):
             try:
-                if "RequestItems" not in request and "TransactItems" not in request:
-                    request = {"TableName": self._table, **request}
-                return getattr(self._client, method)(**request)  # type: ignore[no-any-return]
+                return getattr(self._client, method)(TableName=self._table, **request)  # type: ignore[no-any-return]
             except ClientError as error:
-                if code_of(error) in REFUSALS:
+                if code_of(error) == "ConditionalCheckFailedException":
                     raise Refused from error
                 raise
 
