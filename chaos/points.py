@@ -107,14 +107,18 @@ class Points:
         # The start is not always reported, and another frame may have had this id before.
         before = start if offset == first else self._before.get(id(frame), -1)
         self._before[id(frame)] = offset
-        guards = _points(code)
-        if offset in jumps_back(code) or (
-            before in guards and not (self._raising and guards[before] != guard(code, offset))
-        ):
+        if self.is_point(code, before, offset):
             self.count += 1
             if self.has_struck:
                 self._unwatch()
                 self._handler()
+
+    def is_point(self, code: CodeType, before: int, offset: int) -> bool:
+        """Return whether to count a point between these two instructions."""
+        if offset in jumps_back(code):
+            return True
+        guards = _points(code)
+        return before in guards and not (self._raising and guards[before] != guard(code, offset))
 
 
 @functools.cache

@@ -19,7 +19,7 @@ def no_hands_left():
     """Fail the test whose loop has not left: a job that must run alone would wait for it."""
     yield
     here = threading.get_ident()
-    left = [hands for hands, thread in list(QUARANTINE._hands.items()) if thread == here]
+    left = [hands for hands, thread in QUARANTINE._present() if thread == here]
     for hands in left:
         QUARANTINE.leave(hands)
     assert left == []

@@ -6,9 +6,11 @@ import random
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
+from chaos.points import Points
 from testkit.bytecode import jumps_back
 from testkit.interrupts import sparing_coverage
 from weakincentives import connect
@@ -129,21 +131,11 @@ def test_an_interrupt_at_any_line_leaves_no_thread_of_a_loop_behind(backend, int
     assert n > 30
 
 
-class AtJump:
-    """Sends this process a signal at the n-th jump back that a loop makes."""
+class Jumps(Points):
+    """Only those where a loop of the worker, or one that it calls, begins anew."""
 
-    def __init__(self, n):
-        self.left = n
-
-    def __call__(self, frame, event, arg):
-        if frame.f_code.co_filename not in OURS:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in jumps_back(frame.f_code):
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(signal.SIGALRM)
-        return self
+    def is_point(self, code, before, offset):
+        return code.co_filename in OURS and offset in jumps_back(code)
 
 
 def test_an_interrupt_where_a_loop_begins_anew_leaves_nothing_behind(backend, interrupts):
@@ -151,17 +143,12 @@ def test_an_interrupt_where_a_loop_begins_anew_leaves_nothing_behind(backend, in
     jobs = backend.mailbox("jobs")
     for n in range(1, 100_000):
         jobs.send_batch([1, 2, 3, 4])
-        at_jump, before = AtJump(n), sys.gettrace()
-        sys.settrace(at_jump)
-        try:
+        strike = Jumps(True, n, lambda: signal.raise_signal(signal.SIGALRM))
+        with suppress(KeyboardInterrupt), strike:
             worker_of(backend).run(max_iterations=3, wait_time_seconds=0.001)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
         assert jobs.stats().in_flight == 0, n
         jobs.purge()
-        if at_jump.left > 0:
+        if not strike.has_struck:
             break
     assert n > 5
 
