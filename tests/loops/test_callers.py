@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -277,6 +278,54 @@ def test_a_queued_job_that_is_cancelled_never_runs(box, made):
     assert ran == [0, 2]
     with pytest.raises(ReplyCancelledError):
         replies[1].wait(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told yet"])
+def test_a_cancelled_job_that_fails_is_not_dead_lettered(box, dead, made, monkeypatch, is_told):
+    monkeypatch.setattr(
+        "weakincentives.runtime.mailbox.replies.reply.announce_cancel", lambda store: None
+    )
+    reply = box.send_expecting_reply("tea")
+
+    def handle(body, job):
+        assert box.reply(reply.id).cancel()
+        if is_told:
+            job.lease.cancelled = True
+        raise ValueError(body)
+
+    drained(Worker(box, made(handle), dlq=DLQPolicy(dead, max_delivery_count=1)))
+    assert (box.stats().total, dead.stats().total) == (0, 0)
+    assert reply.status().state == JobState.CANCELLED
+
+
+def test_a_cancelled_job_that_goes_on_until_its_time_limit_is_not_dead_lettered(
+    box, dead, made, monkeypatch
+):
+    monkeypatch.setattr("weakincentives.runtime.worker.time_limits.FINALLY_SECONDS", 0.05)
+    settled = []
+
+    async def awaited():
+        while not settled:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def handle(body, job):
+        assert reply.cancel()
+        job.lease.cancelled = True
+        if made.is_async:
+            return awaited()
+        eventually(lambda: settled, within=DEADLINE)
+        return None
+
+    reply = box.send_expecting_reply("tea")
+    config = WorkerConfig(time_limit=0.1)
+    dlq = DLQPolicy(dead, max_delivery_count=1)
+    with in_background(Worker(box, made(handle), dlq=dlq, config=config)):
+        try:
+            eventually(lambda: box.stats().total == 0, within=DEADLINE)
+        finally:
+            settled.append(True)
+    assert dead.stats().total == 0
 
 
 def test_an_answer_wins_over_a_later_cancel(box, made):
