@@ -25,6 +25,9 @@ from weakincentives.runtime import (
     replay_dead_letters,
 )
 from weakincentives.runtime.events import JobCancelled
+from weakincentives.runtime.leases.extender import LeaseExtender
+from weakincentives.runtime.leases.scheduler import LeaseScheduler
+from weakincentives.runtime.worker.settle import OutcomeExecutor
 
 AT_ONCE = WorkerConfig(backoff=Backoff(base=0, cap=0))
 DEADLINE = 60.0
@@ -326,6 +329,52 @@ def test_a_cancelled_job_that_goes_on_until_its_time_limit_is_not_dead_lettered(
         finally:
             settled.append(True)
     assert dead.stats().total == 0
+
+
+def test_a_job_is_cancelled_that_was_cancelled_just_before_it_began(box, made, monkeypatch):
+    """The thread that extends leases tells of it when the job has no task yet."""
+    ask = OutcomeExecutor.ask_caller
+
+    async def cancelled_meanwhile(self, attempt):
+        outcome = await ask(self, attempt)
+        assert reply.cancel()
+        attempt.lease.cancel()
+        return outcome
+
+    monkeypatch.setattr(OutcomeExecutor, "ask_caller", cancelled_meanwhile)
+    ran = []
+
+    def handle(body, job):
+        job.raise_if_cancelled()
+        ran.append(body)
+
+    async def awaited(body):
+        await asyncio.sleep(0)
+        ran.append(body)
+
+    reply = box.send_expecting_reply("tea")
+    handler = made(lambda body, job: awaited(body) if made.is_async else handle(body, job))
+    drained(Worker(box, handler))
+    assert ran == []
+    assert box.stats().total == 0
+
+
+def test_a_signal_handler_cancels_while_its_thread_wakes_the_extender(box):
+    """It would wait for a lock that its own thread holds."""
+    scheduler = LeaseScheduler()
+    box.send("tea")
+    (message,) = box.receive()
+    lease = LeaseExtender(scheduler=scheduler).hold(message)
+
+    def interrupted():
+        with scheduler._lock:
+            scheduler.look_soon()
+
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    lease.release()
 
 
 def test_an_answer_wins_over_a_later_cancel(box, made):
