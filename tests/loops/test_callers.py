@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ from weakincentives.runtime import (
     WorkerConfig,
     replay_dead_letters,
 )
+from weakincentives.runtime.dead_letters.replay import Replay
 from weakincentives.runtime.events import JobCancelled
 from weakincentives.runtime.leases.extender import LeaseExtender
 from weakincentives.runtime.leases.scheduler import LeaseScheduler
@@ -184,6 +186,49 @@ def test_a_replay_whose_reply_expires_is_run(box, dead):
     drained(Worker(box, ran.append))
     assert ran == ["tea"]
     assert box.stats().total == 0
+
+
+def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
+    box, dead, backend, monkeypatch
+):
+    reply = dead_lettered(box, dead, keep=600)
+    send = Replay._send
+
+    def killed(self, *letter):
+        send(self, *letter)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Replay, "_send", killed)
+        replay_dead_letters(dead, box)
+    drained(Worker(box, boom, dlq=DLQPolicy(backend.mailbox("answers"), max_delivery_count=1)))
+    assert reply.status().state == JobState.FAILED
+    assert replay_dead_letters(dead, box) == 1
+    assert (box.stats().total, reply.status().state) == (0, JobState.FAILED)
+
+
+def test_a_replay_opens_no_reply_of_another_message(box, dead):
+    victim = box.send_expecting_reply("tea", delay_seconds=200)
+    box.send("evil")
+    drained(Worker(box, boom, dlq=DLQPolicy(dead, max_delivery_count=1)))
+    (seen,) = dead.peek()
+    dead.purge()
+    dead.send(replace(seen.body, reply_id=victim.id))
+    assert replay_dead_letters(dead, box) == 1
+    drained(Worker(box, str.upper))
+    assert victim.status().state == JobState.QUEUED
+    assert victim.status().message_id == victim.message_id
+
+
+def test_a_letter_that_does_not_know_how_long_its_caller_waits(box, dead):
+    """A message whose workers died is given up without a look at its reply."""
+    reply = dead_lettered(box, dead, reply_timeout=3600, keep=600)
+    (seen,) = dead.peek()
+    dead.purge()
+    dead.send(replace(seen.body, reply_timeout=None, reply_keep=None))
+    replay_dead_letters(dead, box)
+    row = box._replies().run("get", lambda: box._reply_table.get(reply.id))
+    assert (row.ttl, row.keep) == (3600, 600)
 
 
 # --- cancelling -------------------------------------------------------------------------------
