@@ -163,8 +163,8 @@ async def send_replay(
     reply_id = None
     if reply is not None and box._reply_table is not None:
         # Before the message is sent: a worker must find the reply open.
-        if await _reopen(box._reply_table, reply, box._owner_of_reply(message_id)):
-            reply_id = reply.id
+        is_open = await _reopen(box._reply_table, reply, box._owner_of_reply(message_id))
+        reply_id = reply.id if is_open else None
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
     )
