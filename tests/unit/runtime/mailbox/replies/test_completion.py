@@ -12,6 +12,7 @@ from weakincentives.runtime.mailbox import (
     as_completed,
     as_completed_async,
 )
+from weakincentives.runtime.mailbox.memory.store import InMemoryStore
 
 DEADLINE = 60.0
 
@@ -87,3 +88,16 @@ def test_a_message_that_was_just_answered_is_not_cancelled(box):
     message.reply_channel.send("TEA")
     assert box.cancel(message.id) is False
     assert reply.wait(timeout=DEADLINE) == "TEA"
+
+
+def test_a_cancel_that_was_interrupted_is_ended_by_the_next_step(box, monkeypatch):
+    id = box.send("tea")
+
+    def interrupted(store, entry):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(InMemoryStore, "_drop", interrupted)
+        box.cancel(id)
+    assert box.receive() == []
+    assert box.stats().total == 0
