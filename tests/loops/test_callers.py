@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +25,11 @@ from weakincentives.runtime import (
     WorkerConfig,
     replay_dead_letters,
 )
+from weakincentives.runtime.dead_letters.replay import Replay
 from weakincentives.runtime.events import JobCancelled
+from weakincentives.runtime.leases.extender import LeaseExtender
+from weakincentives.runtime.leases.scheduler import LeaseScheduler
+from weakincentives.runtime.worker.settle import OutcomeExecutor
 
 AT_ONCE = WorkerConfig(backoff=Backoff(base=0, cap=0))
 DEADLINE = 60.0
@@ -182,6 +188,49 @@ def test_a_replay_whose_reply_expires_is_run(box, dead):
     assert box.stats().total == 0
 
 
+def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
+    box, dead, backend, monkeypatch
+):
+    reply = dead_lettered(box, dead, keep=600)
+    send = Replay._send
+
+    def killed(self, *letter):
+        send(self, *letter)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Replay, "_send", killed)
+        replay_dead_letters(dead, box)
+    drained(Worker(box, boom, dlq=DLQPolicy(backend.mailbox("answers"), max_delivery_count=1)))
+    assert reply.status().state == JobState.FAILED
+    assert replay_dead_letters(dead, box) == 1
+    assert (box.stats().total, reply.status().state) == (0, JobState.FAILED)
+
+
+def test_a_replay_opens_no_reply_of_another_message(box, dead):
+    victim = box.send_expecting_reply("tea", delay_seconds=200)
+    box.send("evil")
+    drained(Worker(box, boom, dlq=DLQPolicy(dead, max_delivery_count=1)))
+    (seen,) = dead.peek()
+    dead.purge()
+    dead.send(replace(seen.body, reply_id=victim.id))
+    assert replay_dead_letters(dead, box) == 1
+    drained(Worker(box, str.upper))
+    assert victim.status().state == JobState.QUEUED
+    assert victim.status().message_id == victim.message_id
+
+
+def test_a_letter_that_does_not_know_how_long_its_caller_waits(box, dead):
+    """A message whose workers died is given up without a look at its reply."""
+    reply = dead_lettered(box, dead, reply_timeout=3600, keep=600)
+    (seen,) = dead.peek()
+    dead.purge()
+    dead.send(replace(seen.body, reply_timeout=None, reply_keep=None))
+    replay_dead_letters(dead, box)
+    row = box._replies().run("get", lambda: box._reply_table.get(reply.id))
+    assert (row.ttl, row.keep) == (3600, 600)
+
+
 # --- cancelling -------------------------------------------------------------------------------
 
 
@@ -277,6 +326,100 @@ def test_a_queued_job_that_is_cancelled_never_runs(box, made):
     assert ran == [0, 2]
     with pytest.raises(ReplyCancelledError):
         replies[1].wait(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "not told yet"])
+def test_a_cancelled_job_that_fails_is_not_dead_lettered(box, dead, made, monkeypatch, is_told):
+    monkeypatch.setattr(
+        "weakincentives.runtime.mailbox.replies.reply.announce_cancel", lambda store: None
+    )
+    reply = box.send_expecting_reply("tea")
+
+    def handle(body, job):
+        assert box.reply(reply.id).cancel()
+        if is_told:
+            job.lease.cancelled = True
+        raise ValueError(body)
+
+    drained(Worker(box, made(handle), dlq=DLQPolicy(dead, max_delivery_count=1)))
+    assert (box.stats().total, dead.stats().total) == (0, 0)
+    assert reply.status().state == JobState.CANCELLED
+
+
+def test_a_cancelled_job_that_goes_on_until_its_time_limit_is_not_dead_lettered(
+    box, dead, made, monkeypatch
+):
+    monkeypatch.setattr("weakincentives.runtime.worker.time_limits.FINALLY_SECONDS", 0.05)
+    settled = []
+
+    async def awaited():
+        while not settled:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def handle(body, job):
+        assert reply.cancel()
+        job.lease.cancelled = True
+        if made.is_async:
+            return awaited()
+        eventually(lambda: settled, within=DEADLINE)
+        return None
+
+    reply = box.send_expecting_reply("tea")
+    config = WorkerConfig(time_limit=0.1)
+    dlq = DLQPolicy(dead, max_delivery_count=1)
+    with in_background(Worker(box, made(handle), dlq=dlq, config=config)):
+        try:
+            eventually(lambda: box.stats().total == 0, within=DEADLINE)
+        finally:
+            settled.append(True)
+    assert dead.stats().total == 0
+
+
+def test_a_job_is_cancelled_that_was_cancelled_just_before_it_began(box, made, monkeypatch):
+    """The thread that extends leases tells of it when the job has no task yet."""
+    ask = OutcomeExecutor.ask_caller
+
+    async def cancelled_meanwhile(self, attempt):
+        outcome = await ask(self, attempt)
+        assert reply.cancel()
+        attempt.lease.cancel()
+        return outcome
+
+    monkeypatch.setattr(OutcomeExecutor, "ask_caller", cancelled_meanwhile)
+    ran = []
+
+    def handle(body, job):
+        job.raise_if_cancelled()
+        ran.append(body)
+
+    async def awaited(body):
+        await asyncio.sleep(0)
+        ran.append(body)
+
+    reply = box.send_expecting_reply("tea")
+    handler = made(lambda body, job: awaited(body) if made.is_async else handle(body, job))
+    drained(Worker(box, handler))
+    assert ran == []
+    assert box.stats().total == 0
+
+
+def test_a_signal_handler_cancels_while_its_thread_wakes_the_extender(box):
+    """It would wait for a lock that its own thread holds."""
+    scheduler = LeaseScheduler()
+    box.send("tea")
+    (message,) = box.receive()
+    lease = LeaseExtender(scheduler=scheduler).hold(message)
+
+    def interrupted():
+        with scheduler._lock:
+            scheduler.look_soon()
+
+    thread = threading.Thread(target=interrupted, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    lease.release()
 
 
 def test_an_answer_wins_over_a_later_cancel(box, made):

@@ -39,8 +39,6 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-DEFAULT_TIMEOUT = 300.0
-"""How long a reply stays open if its letter does not say how long its caller would wait."""
 PAGE = 100
 LEASE = 60.0
 
@@ -125,7 +123,7 @@ def _reply_of(letter: DeadLetter[Any]) -> NewReply | None:
     if letter.reply_id is None:
         return None
     timeout, keep = letter.reply_timeout, letter.reply_keep
-    return NewReply(letter.reply_id, timeout or DEFAULT_TIMEOUT, "", keep or 0.0)
+    return NewReply(letter.reply_id, timeout or 0.0, letter.message_id, keep or 0.0)
 
 
 class Replay:

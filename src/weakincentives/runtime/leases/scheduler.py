@@ -250,14 +250,18 @@ class LeaseScheduler:
         """Return when to look for cancelled messages next."""
         if not self._leases:
             return math.inf
+        if self._is_asked_to_look:
+            return now
         return min(self._looks_for_cancels_at.values(), default=now + LOOK_FOR_CANCELS_SECONDS)
 
     def look_soon(self) -> None:
         """Look for cancelled messages now: one was cancelled in this process."""
+        # Without the lock, because a signal handler may cancel while its own thread holds it. The
+        # thread looks for this before it sleeps.
         if self._leases:
-            self._looks_for_cancels_at = dict.fromkeys(self._looks_for_cancels_at, 0.0)
             self._is_asked_to_look = True
-            self.wake()
+            with suppress(RuntimeError):  # it is to wake up already
+                self._asleep.release()
 
     def look_for_cancels(self, now: float) -> None:
         """Ask each queue whether messages that are held were cancelled, when that is due."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives.runtime.mailbox.seam.cancels import announce_cancel
 from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState, can_cancel
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
 
 from .errors import SerializationError, UnsupportedOperationError
 from .events import MessageCancelled
@@ -21,7 +22,7 @@ __all__ = ["cancel", "lease_states"]
 
 
 async def cancel(box: "StoreMailbox[Any, Any]", message_id: str) -> bool:
-    """Cancel one message, and the reply to it; False if there is no such message."""
+    """Cancel one message, and the reply to it; False if there is none, or it was answered."""
     store = box.store
     if not can_cancel(store):
         raise UnsupportedOperationError(
@@ -32,13 +33,24 @@ async def cancel(box: "StoreMailbox[Any, Any]", message_id: str) -> bool:
     if payload is None:
         return False
     announce_cancel(store)
+    if await _is_answered(box, message_id, _reply_id(box, payload)):
+        return False
     box._publish(MessageCancelled, message_id)
-    reply_id = _reply_id(box, payload)
-    if reply_id is not None and box._reply_table is not None:
-        row = await box._reply_table.get(reply_id)
-        if row is not None and row.belongs_to(box._owner_of_reply(message_id)):
-            await box._reply_table.cancel(reply_id)
     return True
+
+
+async def _is_answered(
+    box: "StoreMailbox[Any, Any]", message_id: str, reply_id: str | None
+) -> bool:
+    """Cancel the reply to a message; return whether it was answered before."""
+    table = box._reply_table
+    row = None if reply_id is None or table is None else await table.get(reply_id)
+    if row is None or table is None or not row.belongs_to(box._owner_of_reply(message_id)):
+        return False
+    if await table.cancel(row.id):
+        return False
+    row = await table.get(row.id)
+    return row is not None and row.state in (ReplyState.RESOLVED, ReplyState.FAILED)
 
 
 async def lease_states(

@@ -69,11 +69,15 @@ class Sealer(Protocol):
         ...
 
 
+ORIGIN_BYTES = 160
+"""The most that the id of the first message adds to the envelope of a replay."""
+
+
 class JsonSealer:
     """Payloads are bytes of JSON.
 
-    A `Carrier`, such as a dead letter, and a replayed message may be larger than ``max_bytes``: the
-    message itself was checked when it was sent.
+    A `Carrier`, such as a dead letter, may be larger than ``max_bytes``: the message that it
+    carries was checked when it was sent.
     """
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
@@ -97,9 +101,9 @@ class JsonSealer:
             payload = self._encoder.encode(envelope)
         except (SerdeError, UnicodeEncodeError) as error:
             raise SerializationError(f"nothing was sent: {error}") from error
-        # What is replayed was checked when it was sent, and has one more header now.
-        is_checked = isinstance(body, Carrier) or envelope.origin is not None
-        if len(payload) > self._max_bytes and not is_checked:
+        # A replay says where it comes from, and its body was checked when it was sent first.
+        most = self._max_bytes + (0 if envelope.origin is None else ORIGIN_BYTES)
+        if len(payload) > most and not isinstance(body, Carrier):
             raise PayloadTooLargeError(
                 f"nothing was sent: the message has {len(payload)} bytes, "
                 f"this mailbox takes {self._max_bytes}; send a reference to it instead"

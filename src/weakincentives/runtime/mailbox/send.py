@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives.ids import SequelId, new_id, new_ids
 from weakincentives.runtime.mailbox.replies.reply import PendingReply
+from weakincentives.runtime.mailbox.replies.status import message_of
 from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_IDS, REMEMBER_SEQUELS, Outgoing
 
 from .envelope import Envelope
@@ -15,6 +17,8 @@ from .events import MessageSent
 from .limits import check_id, check_positive
 
 if TYPE_CHECKING:
+    from weakincentives.runtime.mailbox.seam.reply_table import ReplyTable
+
     from .api import Mailbox
     from .mailbox import StoreMailbox
 
@@ -27,6 +31,9 @@ __all__ = [
     "sent",
     "stored_of",
 ]
+
+DEFAULT_TIMEOUT = 300.0
+"""How long a reply is reopened for if nobody knows any more how long its caller would wait."""
 
 
 def outgoing_batch(
@@ -150,19 +157,33 @@ async def send_replay(
 ) -> None:
     """Send the message of a dead letter again; the caller who waited for it is answered after all.
 
-    ``reply.owner`` is not used: the reply belongs to the new message.
+    ``reply.owner`` is the id of the message in the letter: a reply of another one is left alone. If
+    ``reply.ttl`` is 0, the reply's own one counts.
     """
     reply_id = None
     if reply is not None and box._reply_table is not None:
-        owner = box._owner_of_reply(message_id)
         # Before the message is sent: a worker must find the reply open.
-        if await box._reply_table.reopen(reply.id, reply.ttl, owner, reply.keep):
-            reply_id = reply.id
+        is_open = await _reopen(box._reply_table, reply, box._owner_of_reply(message_id))
+        reply_id = reply.id if is_open else None
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
     )
     await box.store.put((message,))
     sent(box, message)
+
+
+async def _reopen(table: "ReplyTable", reply: NewReply, owner: str) -> bool:
+    """Open a reply for a message that is replayed; False if no answer may go there."""
+    row = await table.get(reply.id)
+    if row is None:
+        return await table.reopen(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
+    if row.owner == owner and row.state == ReplyState.FAILED:
+        return True  # this very message was sent before, and has failed: it is not sent again
+    message = message_of(row)
+    if row.owner != owner and message is not None and message[1] != reply.owner:
+        return False
+    ttl = reply.ttl or row.ttl or DEFAULT_TIMEOUT
+    return await table.reopen(reply.id, ttl, owner, reply.keep or row.keep)
 
 
 def outgoing(

@@ -43,6 +43,10 @@ class AwaitedInbox(Inbox):
         """Add parts to the reply; False if nobody waits for it, or this delivery is over."""
         return await self._mailbox._run_async(lambda: message._emit(payloads))
 
+    async def is_cancelled(self, message: Any) -> bool:
+        """Ask the queue whether the message was cancelled."""
+        return await self._mailbox._run_async(partial(super().is_cancelled, message))
+
     async def start(self, message: Any) -> bool:
         """Record the start for the caller who waits; False if the reply is no longer awaited."""
         if message._leased.reply is not None:  # the lease has recorded it
@@ -109,6 +113,10 @@ class AwaitedForeignInbox(ForeignInbox):
     async def emit(self, message: ForeignMessage, payloads: Sequence[Any]) -> bool:
         """Add parts to the reply of a message that is ours."""
         return await hop(partial(super().emit, message, payloads))
+
+    async def is_cancelled(self, message: ForeignMessage) -> bool:
+        """Ask the queue of a message that is ours."""
+        return await hop(partial(super().is_cancelled, message))
 
     async def start(self, message: ForeignMessage) -> bool:
         """Ask the message's reply channel."""

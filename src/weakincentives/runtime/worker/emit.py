@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox import MailboxError
@@ -34,6 +34,7 @@ class JobParts:
         self._unsent: list[Any] = []
         # Reentrant, because a signal handler may emit too.
         self._sending = threading.RLock()
+        self._is_sending = False
         self._task: asyncio.Task[None] | None = None
         self._is_refused = False
 
@@ -42,29 +43,35 @@ class JobParts:
         if not self._add(value):
             return False
         with self._sending:
-            run(self._send_all)
+            # A signal handler that has interrupted a step here leaves its part to that one.
+            while self._unsent and not self._is_sending:
+                self._is_sending = True
+                try:
+                    run(self._send_all)
+                finally:
+                    self._is_sending = False
         return not self._is_refused
 
     async def emit_async(self, value: Any) -> bool:
         """Send a part soon; False if its caller does not want it any more."""
-        while len(self._unsent) >= MOST_UNSENT and self._task is not None:
+        while len(self._unsent) >= MOST_UNSENT and self._is_under_way(self._task):
             await asyncio.wait([self._task])
         if not self._add(value):
             return False
-        if self._task is None:
+        # Not when its callbacks have run: a task that is done sends nothing more.
+        if not self._is_under_way(self._task):
             self._task = start_unlisted(self._send_all())
-            self._task.add_done_callback(self._sent)
+            self._task.add_done_callback(_raise_error)
         return True
 
     async def flush(self) -> None:
         """Wait until all that was emitted is sent: the reply must not be settled before."""
-        while self._task is not None:
+        while self._is_under_way(self._task):
             await asyncio.wait([self._task])
 
-    def _sent(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled():
-            task.result()
+    @staticmethod
+    def _is_under_way(task: "asyncio.Task[None] | None") -> "TypeGuard[asyncio.Task[None]]":
+        return task is not None and not task.done()
 
     def _add(self, value: Any) -> bool:
         payload = self._codec.sealed(value)
@@ -88,3 +95,9 @@ class JobParts:
             # The job goes on: parts tell its caller how it goes, and the answer is yet to come.
             logger.warning("Message %s: its parts cannot be sent: %s", message.id, error)
             return False
+
+
+def _raise_error(task: "asyncio.Task[None]") -> None:
+    """Have the event loop told of an error that nobody waits for."""
+    if not task.cancelled():
+        task.result()

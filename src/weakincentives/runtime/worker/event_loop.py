@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, NamedTuple
@@ -497,6 +498,8 @@ class WorkerLoop:
             self._call(attempt), name=f"job-{attempt.message.id}", context=context.copy()
         )
         attempt.lease.on_cancel = partial(self._cancelled_elsewhere, attempt)
+        if attempt.lease.cancelled:  # since this was last looked at, when nobody was to be told
+            self._cancel(attempt)
         timer = None if limit is None else TaskLimit(attempt, limit, handler, self._fail_overdue)
         try:
             return await handler
@@ -513,7 +516,7 @@ class WorkerLoop:
 
     def _cancelled_elsewhere(self, attempt: Attempt) -> None:
         """Have a job cancelled by its caller; called by the thread that extends leases."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._cancel, attempt)
 
     def _cancel(self, attempt: Attempt) -> None:

@@ -190,6 +190,10 @@ class ForeignInbox(Inbox):
         """Add parts to the reply of a message that is ours."""
         return await super().emit(message.original, payloads)
 
+    async def is_cancelled(self, message: ForeignMessage) -> bool:
+        """Ask the queue of a message that is ours."""
+        return self.can_fail_reply(message) and await super().is_cancelled(message.original)
+
     async def start(self, message: ForeignMessage) -> bool:
         """Ask the message's reply channel."""
         if isinstance(message.original, Message):

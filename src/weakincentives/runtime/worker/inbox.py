@@ -13,6 +13,7 @@ from weakincentives.runtime.mailbox import (
     ReceiptHandleExpiredError,
     UnsupportedOperationError,
 )
+from weakincentives.runtime.mailbox.cancel import lease_states
 from weakincentives.runtime.mailbox.limits import is_number
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.message import Carried
@@ -157,6 +158,11 @@ class Inbox:
     async def emit(self, message: Any, payloads: Sequence[Any]) -> bool:
         """Add parts to the reply; False if nobody waits for it, or this delivery is over."""
         return await message._emit(payloads)  # type: ignore[no-any-return]
+
+    async def is_cancelled(self, message: Any) -> bool:
+        """Ask the queue whether the message was cancelled."""
+        (state,) = await lease_states(message._mailbox, message._mailbox.store, [message])
+        return state == "cancelled"
 
     async def start(self, message: Any) -> bool:
         """Record the start for the caller who waits; False if the reply is no longer awaited."""

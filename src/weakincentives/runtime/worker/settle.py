@@ -223,6 +223,8 @@ class OutcomeExecutor:
 
     async def _fail(self, attempt: Attempt, failed: decide.Fail) -> Outcome | None:
         """Decide about a failure, tell of it, and return what follows."""
+        if attempt.is_cancelled_by_caller:
+            return self._after_cancel(attempt)
         put_off = self._put_off(attempt, failed.error)
         if isinstance(put_off, decide.Fail):
             failed = put_off
@@ -248,6 +250,8 @@ class OutcomeExecutor:
         )
         if isinstance(outcome, decide.Abandon):
             return outcome
+        if isinstance(outcome, decide.ToDeadLetters) and await self._is_cancelled(attempt):
+            return self._after_cancel(attempt)
         name = OUTCOME_NAMES[type(outcome)]
         log_failure(settings.config, self._inbox.name, message, error, reference, name)
         self.publish(JobFailed, message.id, error_type(error), reference, name)
@@ -264,6 +268,17 @@ class OutcomeExecutor:
         if isinstance(following, decide.TellSender):
             return self._error_reply(attempt, error, reference, letter_id)
         return following
+
+    def _after_cancel(self, attempt: Attempt) -> Outcome:
+        return decide.after_cancel(lost=attempt.is_lost, answered=attempt.state is ACKNOWLEDGED)
+
+    async def _is_cancelled(self, attempt: Attempt) -> bool:
+        """Ask the queue: a cancel that nobody has told of yet came before this failure."""
+        try:
+            return await self._inbox.is_cancelled(attempt.message)
+        except Exception as error:  # noqa: BLE001 - it is evidence of a failure, and must not be lost
+            logger.warning("Message %s may have been cancelled: %s", attempt.message.id, error)
+            return False
 
     def _can_fail_reply(self, attempt: Attempt) -> bool:
         """Return whether a caller waits for a reply that can be settled as failed."""

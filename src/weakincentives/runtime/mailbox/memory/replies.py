@@ -40,7 +40,6 @@ class ReplyRecord:
     start: JobStart | None = None
     series = 0
     parts: "deque[PartRow] | None" = None
-    emitted = 0
 
     def __init__(self, now: float, ttl: float, owner: str | None, keep: float) -> None:
         self.state = ReplyState.PENDING
@@ -49,6 +48,11 @@ class ReplyRecord:
         self.owner = owner
         self.ttl = ttl
         self.keep = keep
+
+    @property
+    def emitted(self) -> int:
+        """How many parts were emitted; the last one says it, so that no interrupt divides them."""
+        return self.parts[-1].number + 1 if self.parts else 0
 
     @property
     def read_until(self) -> float:
@@ -106,7 +110,7 @@ class InMemoryReplyTable:
                 return False
             self._entries[id] = entry = ReplyRecord(now, ttl, owner, keep)
             if old is not None:
-                entry.series, entry.parts, entry.emitted = old.series, old.parts, old.emitted
+                entry.series, entry.parts = old.series, old.parts
         self._ring(id)
         return True
 
@@ -148,7 +152,6 @@ class InMemoryReplyTable:
                 entry.parts = deque(maxlen=MOST_PARTS)
             for payload in payloads:
                 entry.parts.append(PartRow(entry.emitted, entry.start.series, payload))
-                entry.emitted += 1
         self._ring(id)
         return True
 
@@ -156,10 +159,9 @@ class InMemoryReplyTable:
         """Return the parts from this index on."""
         with self._lock:
             entry = self._entries.get(id)
-            if entry is None or entry.parts is None:
+            if entry is None or not entry.parts:
                 return ()
-            oldest = entry.emitted - len(entry.parts)
-            begin = max(first - oldest, 0)
+            begin = max(first - entry.parts[0].number, 0)
             return list(itertools.islice(entry.parts, begin, begin + limit))
 
     async def cancel(self, id: str) -> bool:

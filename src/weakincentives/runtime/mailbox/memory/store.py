@@ -350,6 +350,9 @@ class InMemoryStore:
     def _repair(self) -> None:
         """Repair the containers after a step that was interrupted."""
         entries = self._entries
+        for entry in list(entries.values()):
+            if entry.is_cancelled and entry.state is not LEASED:
+                self._drop(entry)
         waiting = {entry.id: entry for entry in self._pending if entry.state is PENDING}
         self._pending = deque(e for e in waiting.values() if entries.get(e.id) is e)
         self._due = [item for item in self._due if entries.get(item[2].id) is item[2]]

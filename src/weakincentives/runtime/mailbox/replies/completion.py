@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weakincentives.runtime.mailbox.errors import ReplyError, ReplyTimeoutError
+from weakincentives.runtime.mailbox.errors import ReplyError, ReplyNotFoundError, ReplyTimeoutError
 from weakincentives.runtime.mailbox.limits import check_positive
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ def as_completed(
     """Iterate over replies in the order in which they are settled, with a value or otherwise.
 
     Raises `ReplyTimeoutError` if not all of them are settled within ``timeout`` seconds. Each that
-    this returns answers `wait` at once.
+    this returns answers `wait` at once, one that is not there with `ReplyNotFoundError`.
     """
     pending, deadline, pause = list(replies), _deadline(timeout), SHORTEST_LOOK
     while pending:
-        settled = [reply for reply in pending if reply.is_ready()]
+        settled = [reply for reply in pending if _is_ready(reply)]
         for reply in settled:
             pending.remove(reply)
             yield reply
@@ -45,17 +45,32 @@ async def as_completed_async(
     """Do what `as_completed` does, without blocking the event loop."""
     pending, deadline, pause = list(replies), _deadline(timeout), SHORTEST_LOOK
     while pending:
-        ready = await asyncio.gather(*(reply.is_ready_async() for reply in pending))
+        ready = await asyncio.gather(*(_is_ready_async(reply) for reply in pending))
         settled = [reply for reply, is_ready in zip(pending, ready, strict=True) if is_ready]
         for reply in settled:
             pending.remove(reply)
             yield reply
         pause = _next_pause(pause, settled)
         if pending and not settled:
+            seconds = min(pause, _left(deadline, len(pending)))
             try:
-                await pending[0].wait_async(timeout=min(pause, _left(deadline, len(pending))))
+                await pending[0].wait_async(timeout=seconds)
             except ReplyError:
                 pass  # whatever it is, the caller asks the reply itself
+
+
+def _is_ready(reply: "Reply[Any]") -> bool:
+    try:
+        return reply.is_ready()
+    except ReplyNotFoundError:
+        return True  # it must not keep the others from their caller
+
+
+async def _is_ready_async(reply: "PendingReply[Any]") -> bool:
+    try:
+        return await reply.is_ready_async()
+    except ReplyNotFoundError:
+        return True
 
 
 def _wait(reply: "Reply[Any]", seconds: float) -> None:
