@@ -6,6 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from chaos.scenarios import all_scenarios
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "chaos-results.json"
@@ -57,12 +59,20 @@ def generated(document: dict[str, Any]) -> str:
     ]
     for subject, group in groupby(sorted(rows, key=_by_subject), key=lambda row: row["subject"]):
         lines += ["", f"### {SUBJECTS.get(subject, subject)}", "", *_table(list(group))]
-    missing = [row for row in rows if row["not_run"]]
-    lines += ["", "### Not run", ""]
-    lines += [f"- {row['name']} on {row['backend']}: {row['not_run']}" for row in missing] or [
-        "Every scenario of this run ran."
-    ]
+    lines += ["", "### Not run", "", *(_not_run(rows) or ["Every scenario ran."])]
     return "\n".join(lines) + "\n\n"
+
+
+def _not_run(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"- {row['name']} on {row['backend']}: {row['not_run']}" for row in rows if row["not_run"]
+    ]
+    known = {row["key"] for row in rows}
+    for key, one in all_scenarios().items():
+        if key not in known:
+            name = one.name.replace("_", " ")
+            lines.append(f"- {name} on {one.backend}: it was not part of this run")
+    return lines
 
 
 def _summary(rows: list[dict[str, Any]]) -> list[str]:

@@ -51,6 +51,12 @@ def test_what_did_not_run_is_said() -> None:
     assert "- worker kill on redis: no server" in text
 
 
+def test_a_scenario_that_was_not_part_of_the_run_is_said() -> None:
+    text = generated(DOCUMENT)
+    assert "- worker kill on sqlite: it was not part of this run" in text
+    assert "- worker kill on redis:" not in text
+
+
 def test_the_page_is_what_the_kept_run_says() -> None:
     if not RESULTS.exists():
         pytest.skip("NOT RUN: there is no chaos-results.json; `make chaos` writes it")
