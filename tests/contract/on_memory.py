@@ -33,9 +33,29 @@ class Objects:
 
 
 class Serialized(Objects):
-    """Bodies are objects that went through JSON."""
+    """Bodies are objects that went through JSON; time is a fake."""
 
     serialize = True
+    fake_clock = True
+    moment = 1
+
+    @cached_property
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @cached_property
+    def made(self) -> list[InMemoryMailbox[Any, Any]]:
+        return []
+
+    def make_mailbox(self, name: str, **options: Any) -> InMemoryMailbox[Any, Any]:
+        self.made.append(super().make_mailbox(name, clock=self.clock, **options))
+        return self.made[-1]
+
+    def elapse(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        for box in self.made:
+            box.store.bell.ring_all()
+            box._reply_table.look_again()
 
 
 class Bytes:
