@@ -75,8 +75,8 @@ def _loaded(backend: str, ours: Figures) -> Iterator[Row]:
 def _extended(ours: Figures) -> Iterator[Row]:
     leases = ours.facts.get("leases", {})
     yield Row("  with leases of 1 s: time", ours.times_ideal, 1.5, "x", False, str(ours))
-    detail = f"{ours.run_twice} jobs run twice, {leases.get('extended', 0):,} extensions"
-    yield Row("  with leases of 1 s: leases lost", leases.get("lost", 0), 0, "", False, detail)
+    detail = f"{leases.get('lost', 0)} leases lost, {leases.get('extended', 0):,} extensions"
+    yield Row("  with leases of 1 s: jobs run twice", ours.run_twice, 0, "", False, detail)
 
 
 def _steps(ours: Figures, target: float) -> Row:
