@@ -106,6 +106,7 @@ class Worker(Generic[T, R]):
         self._loop_inbox = awaited_inbox_of(mailbox) if is_async(handler) else None
         self._inbox = inbox = self._loop_inbox or inbox_of(mailbox)
         self._dispatcher = config.dispatcher
+        self._responses = responses
         self._executor = OutcomeExecutor(
             inbox,
             Settings(config, error_reply, responses, dlq, config.dispatcher),
