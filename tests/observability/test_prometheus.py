@@ -238,6 +238,15 @@ def test_the_page_of_the_health_server_has_every_metric() -> None:
         assert (family.type, family.documentation) == (metric.kind, metric.help)
 
 
+def test_counters_of_a_served_queue_begin_at_zero(page: Page) -> None:
+    orders, letters = InMemoryMailbox[Any, Any]("orders"), InMemoryMailbox[Any, Any]("dlq")
+    observe(Worker(orders, str, dlq=DLQPolicy(letters)), page.metrics)
+    samples = page.samples()
+    assert samples["wink_leases_lost_total", ("orders",)] == 0
+    assert samples["dlq_messages_replayed_total", ("dlq",)] == 0
+    assert ("dlq_messages_replayed_total", ("orders",)) not in samples
+
+
 def test_two_collectors_of_one_registry_are_refused() -> None:
     registry = CollectorRegistry()
     PrometheusMetrics(registry)

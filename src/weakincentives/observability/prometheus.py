@@ -61,6 +61,11 @@ class PrometheusMetrics:
     def watch(self, served: ServedMailbox) -> None:
         """Show how full this queue is, from now on."""
         self._queues.add(served)
+        # Counters begin at 0 and not at their first 1, which Prometheus would not see as a change.
+        for metric in METRICS:
+            is_for_it = served.has_dead_letters or not metric.name.startswith("dlq_")
+            if metric.kind == "counter" and metric.labels == ("mailbox",) and is_for_it:
+                self._tally.count((metric.name, served.mailbox.name), 0)
 
     def describe(self) -> "Iterable[Family]":
         """Return the metrics without their numbers; a registry refuses names that it has."""
