@@ -37,15 +37,14 @@ def samples_of(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
     The labels are in the order of their names, but for a mailbox and a source, which come first.
     """
-    return {
-        (
-            sample.name,
-            tuple(sample.labels[name] for name in sorted(sample.labels, key=_order)),
-        ): sample.value
+    found = [
+        ((one.name, tuple(one.labels[name] for name in sorted(one.labels, key=_order))), one.value)
         for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.name.endswith("_bucket")
-    }
+        for one in family.samples
+        if not one.name.endswith("_bucket")
+    ]
+    assert len(found) == len(dict(found)), "a series is there twice"
+    return dict(found)
 
 
 def _order(label: str) -> tuple[bool, str]:

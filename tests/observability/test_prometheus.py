@@ -14,6 +14,7 @@ from tests.group.http import get
 from weakincentives.observability import PrometheusMetrics, observe, queue_gauges, tally
 from weakincentives.observability.metrics import METRICS
 from weakincentives.observability.observe import ServedMailbox
+from weakincentives.observability.prometheus import Jobs
 from weakincentives.runtime import (
     Backoff,
     DeadLetter,
@@ -126,7 +127,8 @@ def test_a_running_job_and_the_work_that_waits_are_shown(page: Page, is_async: b
 
     worker = Worker(box, handle_async if is_async else handle)
     observe(worker, page.metrics)
-    page.metrics._mean_seconds["orders"] = 2.0
+    page.metrics._jobs["orders"] = jobs = Jobs()
+    jobs.mean_seconds = 2.0
     for body in "abc":
         box.send(body)
     thread = threading.Thread(target=worker.run, daemon=True)
@@ -387,7 +389,7 @@ def test_a_child_that_is_forked_while_a_count_is_under_way_does_not_hang(page: P
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with page.metrics._tally._lock:
+        with page.metrics._tally.lock:
             held.set()
             done.wait(60)
 
@@ -396,7 +398,7 @@ def test_a_child_that_is_forked_while_a_count_is_under_way_does_not_hang(page: P
     assert held.wait(60)
     child = os.fork()
     if child == 0:
-        page.metrics._tally.count(("wink_messages_sent", "orders"))
+        page.metrics._tally.count("wink_messages_sent", "orders")
         os._exit(0)
     done.set()
     thread.join()

@@ -532,7 +532,7 @@ class StoreMailbox(Generic[T, R]):
     def _publish(self, event: Callable[..., object], *facts: object) -> None:
         """Publish an event if there is a dispatcher."""
         if self.dispatcher is not None:
-            publish(self.dispatcher, event(self.name, *facts))
+            publish(self.dispatcher, event(self.store.name, *facts))
 
     def _resolve(self, identifier: str) -> Mailbox[Any, None]:
         """Return the mailbox that a message names for its replies."""
