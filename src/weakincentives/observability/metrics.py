@@ -38,6 +38,7 @@ METRICS = (
         ("mailbox", "how"),
     ),
     Metric("wink_messages_dropped", "counter", "Messages older than the retention, removed unread"),
+    Metric("wink_messages_cancelled", "counter", "Messages that this process has cancelled"),
     Metric("wink_messages_purged", "counter", "Messages removed by a purge of this process"),
     Metric("wink_messages_set_aside", "counter", "Unreadable records moved out of the queue"),
     Metric("wink_replies_sent", "counter", "Replies sent, to mailboxes and to waiting callers"),

@@ -94,6 +94,7 @@ class OpenTelemetry:
             loops.JobFinished: self._job_finished,
             loops.JobFailed: self._job_failed,
             loops.JobSkipped: self._job_ended("skipped"),
+            loops.JobCancelled: self._job_ended("cancelled"),
             loops.JobGivenBack: self._job_ended("given_back"),
             loops.JobPutOff: self._job_ended("put_off"),
             loops.JobAbandoned: self._job_ended("abandoned"),

@@ -147,6 +147,7 @@ class PrometheusMetrics:
             mailboxes.MessageNacked: lambda event: count(
                 "wink_messages_nacked", (event.mailbox, event.how)
             ),
+            mailboxes.MessageCancelled: one("wink_messages_cancelled"),
             mailboxes.MessageReplied: one("wink_replies_sent"),
             mailboxes.LeaseExtended: one("wink_leases_extended"),
             mailboxes.LeaseLost: one("wink_leases_lost"),
@@ -159,6 +160,7 @@ class PrometheusMetrics:
             loops.JobFinished: self._finished,
             loops.JobFailed: self._failed,
             loops.JobSkipped: self._ended("skipped"),
+            loops.JobCancelled: self._ended("cancelled"),
             loops.JobGivenBack: self._ended("given_back"),
             loops.JobPutOff: self._ended("put_off"),
             loops.JobAbandoned: self._ended("abandoned"),
