@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.harness import report
 
-SUITES = ("memory", "sqlite", "redis", "async_jobs", "evals")
+SUITES = ("memory", "sqlite", "redis", "async_jobs", "evals", "telemetry")
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from .logs import get_logger
 
-__all__ = ["Dispatcher", "InProcessDispatcher", "publish"]
+__all__ = ["Dispatcher", "InProcessDispatcher", "has_subscribers", "publish"]
 
 logger = get_logger(__name__)
 
@@ -39,12 +39,14 @@ class InProcessDispatcher:
         self._lock = threading.Lock()
         # Replaced as a whole, never changed in place, so that dispatch can read it without a lock.
         self._handlers: dict[type, tuple[Handler, ...]] = {}
+        # What `_handlers` means for each class of event that was seen, its bases included.
+        self._found: dict[type, tuple[Handler, ...]] = {}
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> None:
         """Call ``handler`` with every future event of ``event_type`` or a subclass of it."""
         with self._lock:
             handlers = self._handlers.get(event_type, ())
-            self._handlers = {**self._handlers, event_type: (*handlers, handler)}
+            self._replace(event_type, (*handlers, handler))
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], None]) -> bool:
         """Undo one ``subscribe``; return False if there was none."""
@@ -53,18 +55,35 @@ class InProcessDispatcher:
             if handler not in handlers:
                 return False
             handlers.remove(handler)
-            self._handlers = {**self._handlers, event_type: tuple(handlers)}
+            self._replace(event_type, tuple(handlers))
             return True
+
+    def _replace(self, event_type: type, handlers: tuple[Handler, ...]) -> None:
+        # In this order: `_find` reads them in the other one, so it never fills the new cache with
+        # what it found among the old handlers.
+        self._handlers = {**self._handlers, event_type: handlers}
+        self._found = {}
+
+    def has_subscribers(self, event_type: type) -> bool:
+        """Return whether an event of this type would reach any handler."""
+        found = self._found.get(event_type)
+        return bool(self._find(event_type) if found is None else found)
 
     def dispatch(self, event: object) -> None:
         """Call every handler of this event in the caller's thread."""
-        subscribed = self._handlers
-        for event_type in type(event).__mro__:
-            for handler in subscribed.get(event_type, ()):
-                try:
-                    handler(event)
-                except Exception:
-                    logger.exception("a subscriber of %s failed", event_type.__name__)
+        kind = type(event)
+        handlers = self._found.get(kind)
+        for handler in self._find(kind) if handlers is None else handlers:
+            try:
+                handler(event)
+            except Exception:
+                logger.exception("a subscriber of %s failed", kind.__name__)
+
+    def _find(self, kind: type) -> tuple[Handler, ...]:
+        found, subscribed = self._found, self._handlers
+        handlers = tuple(one for base in kind.__mro__ for one in subscribed.get(base, ()))
+        found[kind] = handlers
+        return handlers
 
 
 def publish(dispatcher: Dispatcher, event: object) -> None:
@@ -73,6 +92,11 @@ def publish(dispatcher: Dispatcher, event: object) -> None:
         dispatcher.dispatch(event)
     except Exception:  # noqa: BLE001 - the caller's work is done, with or without subscribers
         _report(type(dispatcher))
+
+
+def has_subscribers(dispatcher: Dispatcher, event_type: type) -> bool:
+    """Return whether an event of this type may reach anyone; True if the dispatcher cannot tell."""
+    return not isinstance(dispatcher, InProcessDispatcher) or dispatcher.has_subscribers(event_type)
 
 
 # Cached, so that it logs once for each class: there may be thousands of events a second.

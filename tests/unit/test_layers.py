@@ -15,7 +15,12 @@ OUTSIDE = ("testkit", "chaos", "benchmarks", "tests")
 
 # For each contract: a module, and what it must not import; those of the library without its name.
 PLANTED = {
-    "Layers": [("serde", "runtime.mailbox"), ("runtime.mailbox.send", "contrib.mailbox.urls")],
+    "Layers": [
+        ("serde", "runtime.mailbox"),
+        ("runtime.mailbox.send", "contrib.mailbox.urls"),
+        ("runtime.group.health_server", "observability.prometheus"),
+        ("observability.observe", "cli.app"),
+    ],
     "Layers of the runtime": [
         ("runtime.mailbox.send", "runtime.worker.backoff"),
         ("runtime.mailbox.types", "runtime.agent.session"),

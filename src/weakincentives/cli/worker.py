@@ -12,6 +12,7 @@ from weakincentives.contrib.mailbox.urls import redacted
 from weakincentives.error_text import one_line
 from weakincentives.errors import WinkError
 from weakincentives.logs import get_logger
+from weakincentives.observability import observe
 from weakincentives.runtime import LoopGroup, Runnable, ShutdownCoordinator
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.worker.inbox import SHORTEST_LEASE, check_receive
@@ -20,6 +21,7 @@ from .flags import named_as_typed
 from .log_output import JSON_VARIABLE, LEVEL_VARIABLE, LogLevel, configure_logging
 from .queues import DEFAULT_URL, UrlOption
 from .targets import find, loop_from
+from .telemetry import LogEventsOption, OtelOption, PrometheusOption, subscribers
 
 __all__ = ["UNFINISHED", "LogJsonOption", "LogLevelOption", "register"]
 
@@ -90,6 +92,9 @@ def worker(
     wait: Annotated[float, typer.Option(help="Seconds that a receive waits for a message.")] = 20,
     log_level: LogLevelOption = LogLevel.INFO,
     log_json: LogJsonOption = False,
+    prometheus: PrometheusOption = False,
+    otel: OtelOption = False,
+    log_events: LogEventsOption = False,
 ) -> None:
     """Run workers in the foreground. They finish on SIGTERM or Ctrl-C; a second one ends them.
 
@@ -101,7 +106,11 @@ def worker(
         check_receive(Limits(), 1, SHORTEST_LEASE if visibility is None else visibility, wait)
     with _signals_handled():
         found = find(target)  # before connecting, which may create a file
+        # After that, because the module may configure what they use.
+        telemetry = subscribers(prometheus, otel, log_events, health_port)
         with weakincentives.connect(url) as backend:
+            if telemetry:
+                observe(backend, *telemetry)
             loop = loop_from(found, target, backend)
             with named_as_typed(FLAGS):
                 group = LoopGroup(
@@ -111,6 +120,8 @@ def worker(
                     health_host=health_host,
                     watchdog_threshold=watchdog,
                 )
+                if telemetry:
+                    observe(group, *telemetry)
                 _log_start(target, url)
                 _run(group, visibility, wait)
             if not group.drained:

@@ -1,10 +1,12 @@
 """The events that loops publish to a Dispatcher, each after it has happened."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
 
 __all__ = [
+    "DeadLetterProcessed",
     "DeadLetterReplayed",
     "Dispatcher",
     "InProcessDispatcher",
@@ -35,6 +37,8 @@ class JobStarted(LoopEvent):
 
     message_id: str
     delivery_count: int
+    attributes: Mapping[str, str] | None = field(default=None, compare=False)
+    """What the sender attached to the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class JobFailed(LoopEvent):
     outcome: str
     """``retry``, ``told`` (an error reply was sent), ``dead-letter``, or ``answered`` (the handler
     had replied before it failed, so it is not tried again)."""
+    seconds: float | None = field(default=None, compare=False)
+    """How long the handler ran; None if it was not called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ class MessageDeadLettered(LoopEvent):
     dead_letter_id: str
     error_type: str
     delivery_count: int
+    to: str = field(default="", compare=False)
+    """The mailbox that the dead letter was sent to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,20 @@ class MailboxUnreachable(LoopEvent):
 
     error_type: str
     pause: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterProcessed(LoopEvent):
+    """The handler of a `DLQConsumer` returned; ``mailbox`` is that of the dead letters."""
+
+    message_id: str
+    """The id of the message that was given up."""
+    source: str
+    """The mailbox that it came from."""
+    error_type: str
+    age_seconds: float
+    """How long the letter had been there."""
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The loop that handles dead letters."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -8,6 +9,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from weakincentives.dispatch import Dispatcher, publish
+from weakincentives.runtime.events import DeadLetterProcessed
 from weakincentives.runtime.mailbox import Mailbox
 from weakincentives.runtime.worker.backoff import Backoff
 from weakincentives.runtime.worker.built_on_worker import BuiltOnWorker
@@ -15,7 +18,7 @@ from weakincentives.runtime.worker.type_arguments import arguments_of, bind
 from weakincentives.runtime.worker.validation import check_made_of, is_async
 from weakincentives.runtime.worker.worker import Handler, Worker, WorkerConfig
 
-from .letter import DeadLetter, log_processing
+from .letter import DeadLetter, age_of, log_processing
 
 __all__ = ["DLQConsumer"]
 
@@ -24,29 +27,55 @@ T = TypeVar("T", default=Any)
 ONE_HOUR = 3600.0
 
 
-def _logged(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler that logs each letter before it calls ``handler``."""
-    action = getattr(handler, "__name__", type(handler).__name__)
-    if is_async(handler):
+class ToldHandler:
+    """Wraps the handler of a consumer: logs each letter, and publishes that it was processed."""
 
+    def __init__(
+        self, handler: Callable[..., Any], mailbox: Any, dispatcher: Dispatcher | None
+    ) -> None:
+        self._mailbox = mailbox
+        self._dispatcher = dispatcher
+        self._action = getattr(handler, "__name__", type(handler).__name__)
+        self.wrapped = self._async(handler) if is_async(handler) else self._plain(handler)
+
+    def _plain(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(handler, updated=())
-        async def handle_async(letter: Any, *job: Any, **named: Any) -> Any:
-            _log_processing(letter, action)
-            return await handler(letter, *job, **named)
+        def handle(letter: Any, *job: Any, **named: Any) -> Any:
+            began = self._begin(letter)
+            result = handler(letter, *job, **named)
+            self._end(letter, began)
+            return result
 
-        return handle_async
+        return handle
 
-    @wraps(handler, updated=())
-    def handle(letter: Any, *job: Any, **named: Any) -> Any:
-        _log_processing(letter, action)
-        return handler(letter, *job, **named)
+    def _async(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(handler, updated=())
+        async def handle(letter: Any, *job: Any, **named: Any) -> Any:
+            began = self._begin(letter)
+            result = await handler(letter, *job, **named)
+            self._end(letter, began)
+            return result
 
-    return handle
+        return handle
 
+    def _begin(self, letter: object) -> float:
+        if isinstance(letter, DeadLetter):  # an in-memory mailbox does not check types
+            log_processing(letter, self._action)
+        return time.monotonic()
 
-def _log_processing(letter: object, action: str) -> None:
-    if isinstance(letter, DeadLetter):  # an in-memory mailbox does not check types
-        log_processing(letter, action)
+    def _end(self, letter: object, began: float) -> None:
+        dispatcher = self._dispatcher or getattr(self._mailbox, "dispatcher", None)
+        if dispatcher is not None and isinstance(letter, DeadLetter):
+            seconds = time.monotonic() - began
+            event = DeadLetterProcessed(
+                mailbox=getattr(self._mailbox, "name", "-"),
+                message_id=letter.message_id,
+                source=letter.source_mailbox,
+                error_type=letter.last_error_type,
+                age_seconds=max(0.0, age_of(letter) - seconds),
+                seconds=seconds,
+            )
+            publish(dispatcher, event)
 
 
 class DLQConsumer(BuiltOnWorker, Generic[T]):
@@ -73,7 +102,8 @@ class DLQConsumer(BuiltOnWorker, Generic[T]):
             failure_level=logging.ERROR,
         )
         check_made_of(mailbox, handler, None, config, None)
-        self._worker: Worker[DeadLetter[T], Any] = Worker(mailbox, _logged(handler), config=config)
+        told = ToldHandler(handler, mailbox, config.dispatcher)
+        self._worker: Worker[DeadLetter[T], Any] = Worker(mailbox, told.wrapped, config=config)
 
     def _bind(self) -> None:
         (body_type,) = arguments_of(self, DLQConsumer)

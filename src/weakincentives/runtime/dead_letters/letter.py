@@ -1,6 +1,7 @@
 """The dead letter: the record of a message that was given up."""
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic
@@ -21,6 +22,7 @@ from weakincentives.serde import Carrier
 
 __all__ = [
     "DeadLetter",
+    "age_of",
     "letter_fields",
     "letter_for",
     "log_processing",
@@ -33,6 +35,8 @@ logger = get_logger(__name__)
 T = TypeVar("T", default=Any)
 
 MAX_TRACE_ID = 256
+TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The trace context of the W3C: version, trace, parent and flags."""
 
 
 @FrozenDataclass()
@@ -62,7 +66,8 @@ class DeadLetter(Carrier, Generic[T]):
     reply_to: str | None = None
     """The mailbox that the sender named for replies."""
     trace_id: str | None = None
-    """The attribute ``trace_id`` of the message, unless it is too long."""
+    """The trace that the message belongs to: its attribute ``trace_id``, unless that is too long,
+    or else the trace of its ``traceparent``."""
     worker: str | None = None
     """The worker that gave up the message: host name and process id."""
     traceback: str | None = None
@@ -142,12 +147,16 @@ def letter_fields(letter: DeadLetter[Any]) -> dict[str, object]:
 
 def log_processing(letter: DeadLetter[Any], action: str) -> None:
     """Log what is about to be done with a letter."""
+    fields = {**letter_fields(letter), "age_seconds": round(age_of(letter), 3), "action": action}
+    logger.event(logging.INFO, "Processing dead letter", fields)
+
+
+def age_of(letter: DeadLetter[Any]) -> float:
+    """Return how many seconds ago a message was given up."""
     since = letter.dead_lettered_at
     if since.tzinfo is None:  # another program may have written the letter
         since = since.replace(tzinfo=UTC)
-    age = (datetime.now(UTC) - since).total_seconds()
-    fields = {**letter_fields(letter), "age_seconds": round(age, 3), "action": action}
-    logger.event(logging.INFO, "Processing dead letter", fields)
+    return (datetime.now(UTC) - since).total_seconds()
 
 
 def request_id_of(message: Any) -> UUID | None:
@@ -203,7 +212,10 @@ def _reply_name(message: Any, envelope: Envelope | None) -> str | None:
 def _trace_id(attributes: Mapping[str, str]) -> str | None:
     # The attributes contain it too, so a huge one would double the size of the letter.
     found = attributes.get("trace_id")
-    return found if found is None or len(found) <= MAX_TRACE_ID else None
+    if found is not None:
+        return found if len(found) <= MAX_TRACE_ID else None
+    parent = TRACEPARENT.match(attributes.get("traceparent", ""))
+    return parent and parent[1]
 
 
 def _raw(message: Any) -> bytes | None:

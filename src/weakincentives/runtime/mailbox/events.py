@@ -1,6 +1,11 @@
-"""The events that a mailbox publishes to a Dispatcher, each after it has happened."""
+"""The events that a mailbox publishes to a Dispatcher, all but one after they have happened."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .message import Message
 
 __all__ = [
     "LeaseExtended",
@@ -12,9 +17,12 @@ __all__ = [
     "MessageNacked",
     "MessageReceived",
     "MessageReplied",
+    "MessageSending",
     "MessageSent",
     "MessagesDropped",
+    "MessagesPurged",
     "MessagesSetAside",
+    "SendFailed",
 ]
 
 
@@ -23,6 +31,30 @@ class MailboxEvent:
     """Something happened in the mailbox of this name."""
 
     mailbox: str
+
+
+# Not a MailboxEvent: whoever counts those counts what has happened.
+@dataclass(frozen=True, slots=True)
+class MessageSending:
+    """Messages are about to be sent, and a subscriber may add to their attributes.
+
+    After it comes a `MessageSent` for each of them, or a `SendFailed` for all.
+    """
+
+    mailbox: str
+    message_ids: Sequence[str]
+    attributes: dict[str, str]
+    """What every one of these messages will carry. Entries that are not text are left out."""
+    cause: "Message[Any, Any] | None" = None
+    """The received message that is being answered or dead-lettered, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed(MailboxEvent):
+    """Messages could not be sealed or stored."""
+
+    message_ids: Sequence[str]
+    error_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +70,9 @@ class MessageReceived(MailboxEvent):
 
     message_id: str
     delivery_count: int
+    waited: float | None = field(default=None, compare=False)
+    """At the first delivery: the seconds since the message was sent, its delay included."""
+    attributes: Mapping[str, str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +81,8 @@ class MessageReplied(MailboxEvent):
 
     message_id: str
     reply_id: str
+    to: str | None = field(default=None, compare=False)
+    """The mailbox that the reply was sent to; None if a caller waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +134,13 @@ class LeasesExpired(MailboxEvent):
 @dataclass(frozen=True, slots=True)
 class MessagesDropped(MailboxEvent):
     """Messages older than the retention were removed unread."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesPurged(MailboxEvent):
+    """All messages were removed by `Mailbox.purge`."""
 
     count: int
 

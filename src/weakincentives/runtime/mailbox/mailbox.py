@@ -42,6 +42,7 @@ from .errors import (
     MailboxResolutionError,
     UnsupportedOperationError,
 )
+from .events import MessagesPurged
 from .limits import Limits, check_id
 from .message import Carried, Message, Peeked
 from .resolver import MailboxResolver
@@ -142,7 +143,11 @@ class StoreMailbox(Generic[T, R]):
         if self._plain is None:
             raise self._only_async("send")
         message = sending.outgoing(self, body, delay_seconds, reply_to, attributes, message_id)
-        self._plain.put_now((message,))
+        try:
+            self._plain.put_now((message,))
+        except Exception as error:
+            sending.not_sent(self, (message.id,), error)
+            raise
         return sending.sent(self, message)
 
     async def send_async(
@@ -156,7 +161,11 @@ class StoreMailbox(Generic[T, R]):
     ) -> str:
         """Do what `send` does."""
         message = sending.outgoing(self, body, delay_seconds, reply_to, attributes, message_id)
-        await self._run_async(lambda: self.store.put((message,)))
+        try:
+            await self._run_async(lambda: self.store.put((message,)))
+        except Exception as error:
+            sending.not_sent(self, (message.id,), error)
+            raise
         return sending.sent(self, message)
 
     def send_batch(
@@ -368,11 +377,16 @@ class StoreMailbox(Generic[T, R]):
 
     def purge(self) -> int:
         """Remove every message and return how many there were."""
-        return self._run("purge", self.store.purge)
+        return self._was_purged(self._run("purge", self.store.purge))
 
     async def purge_async(self) -> int:
         """Do what `purge` does."""
-        return await self._run_async(self.store.purge)
+        return self._was_purged(await self._run_async(self.store.purge))
+
+    def _was_purged(self, count: int) -> int:
+        if count:
+            self._publish(MessagesPurged, count)
+        return count
 
     def approximate_count(self) -> int:
         """Count all messages: pending, leased and delayed."""
@@ -487,6 +501,10 @@ class StoreMailbox(Generic[T, R]):
         if keeper is not None:
             keeper.close()
 
+    def _stats_from_thread(self) -> MailboxStats:
+        """Do what `stats` does, from a thread, also if the mailbox has an asyncio client."""
+        return MailboxStats(*run(self._open_lease_keeper().stats))
+
     def _outgoing(self, body: T, message_id: str | None) -> Outgoing:
         """Check and seal a message that another store will put into this queue."""
         return sending.outgoing(self, body, 0, None, None, message_id)
@@ -514,7 +532,7 @@ class StoreMailbox(Generic[T, R]):
     def _publish(self, event: Callable[..., object], *facts: object) -> None:
         """Publish an event if there is a dispatcher."""
         if self.dispatcher is not None:
-            publish(self.dispatcher, event(self.name, *facts))
+            publish(self.dispatcher, event(self.store.name, *facts))
 
     def _resolve(self, identifier: str) -> Mailbox[Any, None]:
         """Return the mailbox that a message names for its replies."""
@@ -523,7 +541,11 @@ class StoreMailbox(Generic[T, R]):
                 identifier,
                 f"{self!r} cannot find the mailbox {identifier!r}: it has no reply_resolver",
             )
-        return self._resolver.resolve(identifier)
+        found = self._resolver.resolve(identifier)
+        if isinstance(found, StoreMailbox) and found.dispatcher is None:
+            # Most are made for this one reply, and nobody else could give them one.
+            found.dispatcher = self.dispatcher
+        return found
 
     def _reply_channel(self, reply_id: str, message_id: str) -> ReplyChannel[R]:
         """Return the worker's end of the reply to a message."""

@@ -13,6 +13,7 @@ from weakincentives.runtime.mailbox.seam.process_name import process_name
 from weakincentives.runtime.mailbox.seam.reply_table import JobStart, ReplyRow, ReplyState
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Outgoing, Seen
 
+from .cause import caused_by
 from .envelope import Envelope, Sealer, Unreadable
 from .errors import (
     MessageFinalizedError,
@@ -187,7 +188,9 @@ class Message(Generic[T, R]):
         if reply_id is not None:
             return self._mailbox._run("reply", lambda: self._reply(reply_id, value))
         target = self._mailbox._run("reply", lambda: self._reply_target(value))
-        return self._publish_reply(target.send(value, message_id=message_id))
+        with caused_by(self):
+            sent = target.send(value, message_id=message_id)
+        return self._publish_reply(sent, target.name)
 
     async def reply_async(self, value: R, *, message_id: str | None = None) -> str:
         """Do what `reply` does."""
@@ -196,7 +199,9 @@ class Message(Generic[T, R]):
             return await self._mailbox._run_async(lambda: self._reply(reply_id, value))
         # Its steps may be taken in another way than those of this mailbox.
         target = await self._mailbox._run_async(lambda: self._reply_target(value))
-        return self._publish_reply(await target.send_async(value, message_id=message_id))
+        with caused_by(self):
+            sent = await target.send_async(value, message_id=message_id)
+        return self._publish_reply(sent, target.name)
 
     def acknowledge(self) -> bool:
         """Remove the message from the queue: it is done."""
@@ -324,7 +329,8 @@ class Message(Generic[T, R]):
         store, carrier = getattr(target, "store", None), self._mailbox._carrier
         if store is None or carrier is None or not carrier.carries(store):
             return None
-        message: Outgoing = target._outgoing(value, message_id)
+        with caused_by(self):
+            message: Outgoing = target._outgoing(value, message_id)
         answer = Answer(self._leased.handle, store, message)
         return Carried(self, answer, partial(self._carried, target, message, reply))
 
@@ -341,7 +347,7 @@ class Message(Generic[T, R]):
     def _carried(self, target: Any, message: Outgoing, reply: bool) -> None:
         sent = target._was_sent(message)
         if reply:
-            self._publish_reply(sent)
+            self._publish_reply(sent, target.name)
 
     def _record_reply(self, reply_id: str) -> None:
         self._replied = True
@@ -369,8 +375,8 @@ class Message(Generic[T, R]):
         self._check_reply_value(value)
         return target
 
-    def _publish_reply(self, sent: str) -> str:
-        self._mailbox._publish(MessageReplied, self.id, sent)
+    def _publish_reply(self, sent: str, to: str | None = None) -> str:
+        self._mailbox._publish(MessageReplied, self.id, sent, to)
         return sent
 
     async def _reply(self, reply_id: str, value: Any) -> str:

@@ -270,7 +270,10 @@ def opened(box: "StoreMailbox[Any, Any]", leases: Leases, deadline: float) -> Re
             envelope = Unreadable(error)
         messages.append(Message(box, leased, envelope, deadline))
         if box.dispatcher is not None:
-            box._publish(MessageReceived, leased.id, leased.delivery_count)
+            first = leased.delivery_count == 1
+            waited = max(0.0, leased.first_received_at - leased.enqueued_at) if first else None
+            count, attributes = leased.delivery_count, envelope.attributes
+            box._publish(MessageReceived, leased.id, count, waited, attributes)
     return messages
 
 

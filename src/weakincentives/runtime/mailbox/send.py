@@ -4,16 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from weakincentives.dispatch import has_subscribers, publish
+from weakincentives.error_text import error_type
 from weakincentives.ids import SequelId, new_id, new_ids
 from weakincentives.runtime.mailbox.replies.reply import PendingReply
 from weakincentives.runtime.mailbox.replies.status import message_of
+from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_IDS, REMEMBER_SEQUELS, Outgoing
 
+from .cause import CAUSE
 from .envelope import Envelope
 from .errors import InvalidParameterError, MailboxClosedError, MailboxError
-from .events import MessageSent
+from .events import MessageSending, MessageSent, SendFailed
 from .limits import check_id, check_positive
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from .mailbox import StoreMailbox
 
 __all__ = [
+    "not_sent",
     "outgoing",
     "outgoing_batch",
     "send_batch",
@@ -52,11 +57,16 @@ def outgoing_batch(
         raise InvalidParameterError(
             f"message_ids must be one for each of the {len(bodies)} bodies, not {len(message_ids)}"
         )
-    given = message_ids is not None
-    return [
-        outgoing(box, body, delay_seconds, reply_to, None, id if given else None, None, id)
-        for body, id in zip(bodies, message_ids or new_ids(len(bodies)), strict=True)
-    ]
+    given, ids = message_ids is not None, message_ids or new_ids(len(bodies))
+    added = _announced(box, ids, None) if ids and box.dispatcher is not None else None
+    try:
+        return [
+            outgoing(box, body, delay_seconds, reply_to, added, id if given else None, None, id)
+            for body, id in zip(bodies, ids, strict=True)
+        ]
+    except Exception as error:
+        not_sent(box, ids, error)
+        raise
 
 
 class SentIds(list[str]):
@@ -77,7 +87,7 @@ async def send_batch(box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing]
     ids = SentIds()
     for start in range(0, len(messages), size):
         part = messages[start : start + size]
-        with _part_of(messages, ids):
+        with _part_of(box, messages, ids):
             added = await box.store.put(part)
         if ids.stored is not None:
             ids.stored = None if added is None else ids.stored + added
@@ -86,11 +96,16 @@ async def send_batch(box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing]
 
 
 @contextmanager
-def _part_of(messages: Sequence[Outgoing], sent_ids: Sequence[str]) -> Iterator[None]:
+def _part_of(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing], sent_ids: Sequence[str]
+) -> Iterator[None]:
     """Add the messages of a batch that were sent before an error to that error."""
     try:
         yield
-    except MailboxError as error:
+    except Exception as error:
+        not_sent(box, [message.id for message in messages[len(sent_ids) :]], error)
+        if not isinstance(error, MailboxError):
+            raise
         # A backend whose steps are not all or nothing says what became of each message.
         of_step = (result for result in getattr(error, "results", ()) if isinstance(result, str))
         error.sent_ids = (*sent_ids, *of_step)
@@ -109,6 +124,27 @@ def sent(box: "StoreMailbox[Any, Any]", message: Outgoing) -> str:
     return message.id
 
 
+def not_sent(box: "StoreMailbox[Any, Any]", ids: Sequence[str], error: Exception) -> None:
+    """Publish that messages could not be sealed or stored."""
+    if box.dispatcher is not None:
+        box._publish(SendFailed, ids, error_type(error))
+
+
+def _announced(
+    box: "StoreMailbox[Any, Any]", ids: Sequence[str], attributes: Mapping[str, str] | None
+) -> Mapping[str, str] | None:
+    """Return the attributes of messages with what subscribers add to them."""
+    dispatcher = box.dispatcher
+    if dispatcher is None or not has_subscribers(dispatcher, MessageSending):
+        return attributes
+    own = attributes or {}
+    added = dict(own)
+    publish(dispatcher, MessageSending(box.name, ids, added, CAUSE.get()))
+    # A subscriber must not be able to make a send fail.
+    known = {key: value if type(value) is str else own.get(key) for key, value in added.items()}
+    return {key: value for key, value in known.items() if type(key) is type(value) is str} or None
+
+
 async def send_expecting_reply(
     box: "StoreMailbox[Any, Any]",
     body: Any,
@@ -121,29 +157,39 @@ async def send_expecting_reply(
     check_positive("reply_timeout", reply_timeout)
     kept = 0.0 if keep is None else check_positive("keep", keep)
     replies, reply_id = box._replies(), new_id()
-    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
-    if message.delay >= reply_timeout:
+    if box.limits.delay(delay_seconds) >= reply_timeout:
         raise InvalidParameterError(
             f"delay_seconds must be less than reply_timeout, or no caller waits any more when the "
             f"message can be received: delay_seconds is {delay_seconds!r}, "
             f"reply_timeout {reply_timeout!r}"
         )
+    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
     new = NewReply(reply_id, reply_timeout, box._owner_of_reply(message.id), kept)
-    maker = box._reply_maker
-    if maker is not None:
-        await maker.put_expecting(message, replies.table, new)
-    else:
-        await replies.table.create(*new)
-        try:
-            await box.store.put((message,))
-        except Exception:  # interrupted or cancelled, it must end now: the reply expires by itself
-            with suppress(MailboxError):  # what the sender must know is why nothing was sent
-                await replies.table.delete(reply_id)
-            raise
+    try:
+        await _put_expecting(box, message, replies, new)
+    except Exception as error:
+        not_sent(box, (message.id,), error)
+        raise
     sent(box, message)
     return PendingReply(
         replies, reply_id, message_id=message.id, is_asker=True, store_of=box._store_of
     )
+
+
+async def _put_expecting(
+    box: "StoreMailbox[Any, Any]", message: Outgoing, replies: TypedReplyTable, new: NewReply
+) -> None:
+    maker = box._reply_maker
+    if maker is not None:
+        await maker.put_expecting(message, replies.table, new)
+        return
+    await replies.table.create(*new)
+    try:
+        await box.store.put((message,))
+    except Exception:  # interrupted or cancelled, it must end now: the reply expires by itself
+        with suppress(MailboxError):  # what the sender must know is why nothing was sent
+            await replies.table.delete(new.id)
+        raise
 
 
 async def send_replay(
@@ -168,7 +214,11 @@ async def send_replay(
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
     )
-    await box.store.put((message,))
+    try:
+        await box.store.put((message,))
+    except Exception as error:
+        not_sent(box, (message.id,), error)
+        raise
     sent(box, message)
 
 
@@ -199,7 +249,8 @@ def outgoing(
 ) -> Outgoing:
     """Check everything and seal the message; nothing has happened if this raises.
 
-    ``message_id`` is an id that the sender chose; without one, the message gets the id ``new``.
+    ``message_id`` is an id that the sender chose; without one, the message gets the id ``new``,
+    which it has if it is one of a batch.
     """
     if box.closed:
         raise MailboxClosedError(f"{box!r}: nothing was sent")
@@ -213,11 +264,27 @@ def outgoing(
     check = types.body_check
     if check is not None and type(body) not in check.classes:
         check.require(body)
-    payload = types.sealer.seal(Envelope(body, None, 1, reply_to, reply_id, attributes, origin))
+    envelope = Envelope(body, None, 1, reply_to, reply_id, attributes, origin)
+    if box.dispatcher is None:
+        payload = types.sealer.seal(envelope)
+    else:
+        payload = _sealed(box, envelope, id, in_batch=new is not None)
     if message_id is None:
         return Outgoing(id, payload, delay, reply_id=reply_id)
     remember = REMEMBER_SEQUELS if isinstance(message_id, SequelId) else REMEMBER_IDS
     return Outgoing(id, payload, delay, True, remember, reply_id)
+
+
+def _sealed(box: "StoreMailbox[Any, Any]", envelope: Envelope, id: str, in_batch: bool) -> Any:
+    """Seal a message of a mailbox that publishes its events."""
+    if in_batch:  # it was announced with the others
+        return box._types.sealer.seal(envelope)
+    envelope.attributes = _announced(box, (id,), envelope.attributes)
+    try:
+        return box._types.sealer.seal(envelope)
+    except Exception as error:
+        not_sent(box, (id,), error)
+        raise
 
 
 def _checked_attributes(attributes: object) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from weakincentives.logs import get_logger
 from weakincentives.runtime.dead_letters.letter import sequel_id
 from weakincentives.runtime.leases.extender import LeaseLostError
 from weakincentives.runtime.mailbox import ReplyAlreadySentError, SerializationError
+from weakincentives.runtime.mailbox.cause import caused_by
 from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.replies.failure import Failed
 
@@ -59,7 +60,8 @@ class Answers:
         id = None if route == "channel" else self._id(attempt)
         if route == "responses":
             to = self._settings.responses
-            await self._inbox.send(to, value, id)
+            with caused_by(attempt.lease.message):
+                await self._inbox.send(to, value, id)
         else:
             to = await self._inbox.reply(attempt.message, value, id)
         if to is not None and id is not None:

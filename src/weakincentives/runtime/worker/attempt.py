@@ -80,6 +80,8 @@ class Attempt:
     """What was sent because of it: the mailbox and the id."""
     job: "Job | AsyncJob | None" = None
     """What its handler was given."""
+    started: float | None = None
+    """When its handler was called, as a ``time.monotonic`` reading."""
     limit: float | None = None
     """When its time limit is reached, as a ``time.monotonic`` reading."""
     cancelled: "Cancelled | None" = None

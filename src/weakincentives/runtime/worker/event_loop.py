@@ -470,7 +470,8 @@ class WorkerLoop:
         """Have the handler called, and return what is to be done then; None if it was cut off."""
         if attempt in self._cut_off:
             return None
-        executor, started, limit = self._executor, time.monotonic(), self._shared.time_limit
+        executor, limit = self._executor, self._shared.time_limit
+        attempt.started = started = time.monotonic()
         ended = await self._ended(attempt, context, limit)
         if isinstance(ended.error, SystemExit) and attempt not in self._cut_off:
             attempt.exit = ended.error
@@ -488,7 +489,7 @@ class WorkerLoop:
             return self._shared.shortage.after_error(attempt, ended.error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
-        if executor.is_listened_to and not lost:
+        if executor.dispatcher is not None and not lost:
             executor.publish(JobFinished, attempt.message.id, time.monotonic() - started)
         return decide.after_return(ended.value, lost=lost, answers=answers)
 
@@ -538,8 +539,9 @@ class WorkerLoop:
         try:
             attempt.body = body = message.body
             attempt.become(RUNNING)
-            if executor.is_listened_to:
-                executor.publish(JobStarted, message.id, message.delivery_count)
+            if executor.dispatcher is not None:
+                facts = message.id, message.delivery_count, message.attributes
+                executor.publish(JobStarted, *facts)
             with self._heartbeat.working():
                 handler = self._shared.handler
                 result = handler(body) if with_job is None else with_job(body, job)

@@ -111,7 +111,6 @@ class ForeignInbox(Inbox):
         self._mailbox = mailbox
         self.name = getattr(mailbox, "name", "-")
         self.limits = getattr(mailbox, "limits", None) or Limits()
-        self.dispatcher = getattr(mailbox, "dispatcher", None)
         self.counts_nacks = getattr(getattr(mailbox, "capabilities", None), "nack_counts", True)
 
     @property

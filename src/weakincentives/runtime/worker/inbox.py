@@ -46,8 +46,6 @@ class Inbox:
     """The store that receives lease from, None if the mailbox is not ours."""
     undoes: bool
     """Whether giving back what was not run leaves no trace."""
-    dispatcher: Dispatcher | None
-    """Who is told of the mailbox's events."""
     counts_nacks: bool
     carries: bool
     """Whether an answer may go out in the step that acknowledges its message."""
@@ -58,7 +56,6 @@ class Inbox:
         self.limits = mailbox.limits
         self.store = mailbox.store
         self.undoes = mailbox.capabilities.uncounted_releases
-        self.dispatcher = mailbox.dispatcher
         self.counts_nacks = mailbox.capabilities.nack_counts
         self.carries = mailbox._carrier is not None
 
@@ -66,6 +63,11 @@ class Inbox:
     def closed(self) -> bool:
         """Whether nothing more will come."""
         return self._mailbox.closed
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """Who is told of the mailbox's events."""
+        return getattr(self._mailbox, "dispatcher", None)
 
     @property
     def body_type(self) -> Any:

@@ -35,6 +35,7 @@ from weakincentives.runtime.mailbox import (
     ReplyAlreadySentError,
     SerializationError,
 )
+from weakincentives.runtime.mailbox.cause import caused_by
 from weakincentives.runtime.mailbox.replies.failure import Failed
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 
@@ -95,7 +96,8 @@ class OutcomeExecutor:
         self.carried = self._answers.carried
         self._default_route = None if settings.responses is None else "responses"
         self.thresholds = settings.thresholds()
-        self.is_listened_to = settings.dispatcher is not None
+        self.dispatcher = settings.dispatcher
+        """Who is told of events; each run of the worker sets it anew."""
         self.longest_delay = inbox.limits.max_visibility
         """The longest time after which a message can be delivered again, in seconds."""
 
@@ -113,8 +115,8 @@ class OutcomeExecutor:
 
     def publish(self, event: Callable[..., object], *facts: object) -> None:
         """Tell the dispatcher, if there is one."""
-        if self._settings.dispatcher is not None:
-            publish(self._settings.dispatcher, event(self._inbox.name, *facts))
+        if self.dispatcher is not None:
+            publish(self.dispatcher, event(self._inbox.name, *facts))
 
     # --- before the handler runs -----------------------------------------------------------
 
@@ -254,7 +256,9 @@ class OutcomeExecutor:
             return self._after_cancel(attempt)
         name = OUTCOME_NAMES[type(outcome)]
         log_failure(settings.config, self._inbox.name, message, error, reference, name)
-        self.publish(JobFailed, message.id, error_type(error), reference, name)
+        began = attempt.started
+        seconds = None if began is None else time.monotonic() - began
+        self.publish(JobFailed, message.id, error_type(error), reference, name, seconds)
         following: Outcome = outcome
         letter_id = None
         if isinstance(outcome, decide.ToDeadLetters):
@@ -334,7 +338,8 @@ class OutcomeExecutor:
                 readable=failed.readable,
                 with_stack=with_stack,
             )
-            await self._inbox.send(dlq.mailbox, letter, id)
+            with caused_by(message):
+                await self._inbox.send(dlq.mailbox, letter, id)
 
         try:
             try:
@@ -346,7 +351,8 @@ class OutcomeExecutor:
             return None
         attempt.sequels += ((dlq.mailbox, id),)
         log_dead_letter(self._inbox.name, message, deliveries, error)
-        self.publish(MessageDeadLettered, message.id, id, error_type(error), deliveries)
+        facts = error_type(error), deliveries, dlq.mailbox.name
+        self.publish(MessageDeadLettered, message.id, id, *facts)
         return str(id)
 
     def _error_reply(

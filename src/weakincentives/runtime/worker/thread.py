@@ -359,7 +359,8 @@ class WorkerThread:
 
     def _handle(self, attempt: Attempt) -> Outcome:
         """Call the handler, and return what is to be done then."""
-        started, value, error = time.monotonic(), None, None
+        attempt.started = started = time.monotonic()
+        value, error = None, None
         try:
             # In a copy: what one job sets in its context is not there for the next.
             value = contextvars.copy_context().run(self._call, attempt)
@@ -392,7 +393,7 @@ class WorkerThread:
             return self._shared.shortage.after_error(attempt, error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
-        if executor.is_listened_to and not lost:
+        if executor.dispatcher is not None and not lost:
             executor.publish(JobFinished, attempt.message.id, time.monotonic() - started)
         return decide.after_return(value, lost=lost, answers=answers)
 
@@ -405,8 +406,9 @@ class WorkerThread:
         attempt.body = body = message.body
         if attempt.state is RECEIVED:  # and not handed over meanwhile
             attempt.state = RUNNING
-        if self._executor.is_listened_to:
-            self._executor.publish(JobStarted, message.id, message.delivery_count)
+        if self._executor.dispatcher is not None:
+            facts = message.id, message.delivery_count, message.attributes
+            self._executor.publish(JobStarted, *facts)
         if self._limits is not None:
             self._limits.begin(attempt)
         with self._working:

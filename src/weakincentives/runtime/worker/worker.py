@@ -105,10 +105,11 @@ class Worker(Generic[T, R]):
         self._runs: dict[RunInProgress, int] = {}
         self._loop_inbox = awaited_inbox_of(mailbox) if is_async(handler) else None
         self._inbox = inbox = self._loop_inbox or inbox_of(mailbox)
-        dispatcher = config.dispatcher or inbox.dispatcher
+        self._dispatcher = config.dispatcher
+        self._responses = responses
         self._executor = OutcomeExecutor(
             inbox,
-            Settings(config, error_reply, responses, dlq, dispatcher),
+            Settings(config, error_reply, responses, dlq, config.dispatcher),
             self._stop,
             self.heartbeat,
             self._pause if self._loop_inbox is None else self._stop.pause_async,
@@ -275,6 +276,8 @@ class Worker(Generic[T, R]):
         """Check what a run was asked for, and begin it."""
         asked = self._inbox.check(self.config.batch, visibility, wait)
         hold = self._inbox.holder(self.lease_extender)
+        # Asked now: the mailbox may have got one since this worker was made.
+        self._executor.dispatcher = self._dispatcher or self._inbox.dispatcher
         return RunInProgress(max_iterations, *asked, self.config.lease_extender, hold)
 
     def shutdown(self, *, timeout: float = SHUTDOWN_SECONDS) -> bool:

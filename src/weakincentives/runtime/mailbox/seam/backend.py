@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
 from weakref import WeakSet
 
+from weakincentives.dispatch import Dispatcher
 from weakincentives.runtime.mailbox.api import Mailbox
 from weakincentives.runtime.mailbox.errors import MailboxClosedError, UnsupportedOperationError
 from weakincentives.runtime.mailbox.limits import check_id
@@ -136,6 +137,7 @@ class BaseBackend(ABC, Generic[M, S]):
         self._mailboxes: WeakSet[M] = WeakSet()
         self._lock: Any = threading.RLock()
         self._closed = False
+        self._dispatcher: Dispatcher | None = None
         begin_anew_in_children(self)
 
     @abstractmethod
@@ -222,6 +224,7 @@ class BaseBackend(ABC, Generic[M, S]):
             reply_type=reply_type,
             reply_resolver=reply_resolver,
             reply_store=self._replies,
+            dispatcher=self._dispatcher,
             max_size=max_size,
             default_ttl=default_ttl,
             max_bytes=self._max_bytes if max_bytes is None else max_bytes,
@@ -231,6 +234,18 @@ class BaseBackend(ABC, Generic[M, S]):
         with self._lock:
             self._mailboxes.add(mailbox)
         return mailbox
+
+    def _publish_to(self, dispatcher: Dispatcher) -> list[Dispatcher]:
+        """Give the dispatcher to every mailbox without one, also to those that are opened later.
+
+        Return all dispatchers that mailboxes of this backend publish to.
+        """
+        with self._lock:
+            self._dispatcher = self._dispatcher or dispatcher
+            mailboxes = list(self._mailboxes)
+        for mailbox in mailboxes:
+            mailbox.dispatcher = mailbox.dispatcher or self._dispatcher
+        return [self._dispatcher, *(one.dispatcher for one in mailboxes if one.dispatcher)]
 
     def reply_store(self) -> S:
         """Return the store in which callers of `send_expecting_reply` wait."""
