@@ -1,7 +1,7 @@
-"""Calls to the server that outlive its faults.
+"""Runs scripts on the servers, and repeats calls that failed.
 
-Every script is safe to run twice, so a call whose answer
-was lost is made again; the script learns that it may be a repeat.
+Every script is safe to run twice, so a call whose answer was lost is repeated; an argument tells
+the script that it may be a repeat.
 """
 
 from typing import Any
@@ -37,9 +37,9 @@ __all__ = ["Node", "ScriptClient", "script_client"]
 logger = get_logger(__name__)
 
 RECHECK = 30.0
-"""Seconds after which a server's settings are looked at again."""
+"""Seconds after which a server's settings are checked again."""
 UNWAITED_SECONDS = 0.1
-"""Seconds between two looks if the server refuses to wait for a message."""
+"""Seconds between two calls if the server refuses to block until there is a message."""
 ATTRIBUTE = "_weakincentives_client"
 
 ASKING, CLIENT_ID, TIME = pack(b"ASKING"), pack(b"CLIENT", b"ID"), pack(b"TIME")
@@ -57,14 +57,14 @@ class ScriptClient:
         self.dialer = Dialer(topology, transport, pool)
         self.router = Router(topology, pool, self.dialer)
         self.servers: object = pool if self.router.is_cluster else pool.node(None)
-        """What stands for all servers behind the client."""
+        """Identifies the servers behind the client: queues with the same key may hang together."""
         self._in_threads: ScriptClient | None = None
 
     def in_threads(self) -> "ScriptClient":
-        """Return the same for threads, with connections of its own.
+        """Return a client for threads to the same servers, with its own connections.
 
-        It does not warn of a server's settings, because this one does.
-        Raises `UnsupportedOperationError` if a setting of the client is only for event loops.
+        It does not warn about a server's settings, because this one does. Raises
+        `UnsupportedOperationError` if a setting of the client is only for event loops.
         """
         if self.topology.in_threads is None:
             return self
@@ -76,16 +76,16 @@ class ScriptClient:
         return self._in_threads
 
     def in_loop(self) -> "ScriptClient":
-        """Return the same for an event loop, which must not be blocked."""
+        """Return a client for event loops to the same servers; it never blocks the loop."""
         transport = self.transport if self.topology.awaited else LoopTransport()
         return ScriptClient(self.topology, transport, self.pool)
 
     def server_of(self, slot: int) -> object:
-        """Return what stands for the server of a slot, as far as that is known."""
+        """Return the key of the server that has a slot, or of all servers if it is unknown."""
         return self.pool.slots.get(slot, self.pool) if self.router.is_cluster else self.servers
 
     async def call(self, slot: int, call: Call, block: Block | None = None) -> Outcome:
-        """Run a script where the slot is: in one exchange as nearly always, or patiently."""
+        """Run a script on the server that has the slot; if the first try fails, retry it."""
         node = self.pool.slots.get(slot)
         if (
             node is None
@@ -108,12 +108,12 @@ class ScriptClient:
             self.transport.drop(pooled)
             raise
         self.pool.park(node, pooled)
-        if isinstance(answer, Exception):  # judged when it comes again
+        if isinstance(answer, Exception):  # the retry decides what it means
             return await self._call_patiently(slot, call, Tries(None))
         return Outcome(answer)
 
     async def _call_patiently(self, slot: int, call: Call, tries: Tries) -> Outcome:
-        """Run a script, again after faults until patience is over."""
+        """Run a script, and retry it after faults until `RETRY_SECONDS` are over."""
         while True:
             if tries.is_interrupted:
                 return INTERRUPTED
@@ -143,15 +143,15 @@ class ScriptClient:
                 await self.transport.pause(pause, tries.interrupt)
 
     async def pause_unwaited(self, most: float, interrupt: Interrupt | None = None) -> None:
-        """Wait here for a while, because the server does not: it has no memory left for that, or
-        its user may not."""
+        """Pause on the client's side because the server refused to block: it is out of memory, or
+        the user lacks the permission."""
         await self.transport.pause(min(most, UNWAITED_SECONDS), interrupt)
 
     async def post(self, slot: int, call: Call, *, as_text: bool = False) -> bool:
-        """Send a script on its way, if a connection is idle; False if there is none.
+        """Send a script without waiting for its answer; False if no connection is idle.
 
-        Its answer is read before the connection's next use. With its text if it may not have run
-        before: if the server does not know it, no answer would say so.
+        The answer is read before the connection is used again. Pass ``as_text`` if the server may
+        not have the script yet: nobody would see the error that says so.
         """
         node = self.pool.slots.get(slot)
         pooled = None if node is None else self.pool.take(node)
@@ -224,7 +224,7 @@ class ScriptClient:
     async def _block(
         self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, tries: Tries
     ) -> list[Any] | None:
-        """Wait and run the script, in one write; None if interrupted."""
+        """Send the blocking command and the script in one write; None if interrupted."""
         transport = self.transport
         if pooled.client_id is None:
             (answer,) = await transport.exchange(pooled, CLIENT_ID)
@@ -242,7 +242,8 @@ class ScriptClient:
             return None
         asking, count = b"", 2
         if tries.asked is not None:
-            # Said before each command, and answered at once: that must not look like its end.
+            # ASKING is needed before each command. Its answer comes at once, so the first is read
+            # here: it would look like the end of the wait.
             await transport.exchange(pooled, ASKING)
             asking, count = ASKING, 3
         await transport.send(pooled, block.command + asking + packed)
@@ -261,12 +262,12 @@ class ScriptClient:
         return [waited if is_judged else answer]
 
     async def _unblock(self, node: Node, pooled: PooledConnection, count: int) -> list[Any] | None:
-        """End the wait in progress at the server, so that what it leased meanwhile is not lost."""
+        """Make the server end the wait, and return its answers: they may contain leases."""
         for _ in range(5 if pooled.client_id else 0):
             try:
                 await self.dialer.ask(node, pack(b"CLIENT", b"UNBLOCK", pooled.client_id))
             except (RedisError, OSError):
-                return None  # a server that does not answer this does not answer anything
+                return None  # a server that does not answer this answers nothing else
             try:
                 return await self.transport.await_answers(pooled, count, 0.2, None)
             except NoAnswer:
@@ -277,12 +278,12 @@ class ScriptClient:
 
 
 def script_client(client: Any) -> ScriptClient:
-    """Return what runs scripts through a client: one for all mailboxes that share the client."""
+    """Return the `ScriptClient` of a client; all mailboxes on that client share it."""
     known: ScriptClient | None = getattr(client, ATTRIBUTE, None)
     if known is not None:
         return known
     topology = topology_of(client)
     transport: Transport = AsyncTransport() if topology.awaited else ThreadTransport()
     made = ScriptClient(topology, transport, Pool(transport))
-    # setdefault, because two threads may come with the same client at once.
+    # setdefault, because two threads may do this for the same client at once.
     return client.__dict__.setdefault(ATTRIBUTE, made)  # type: ignore[no-any-return]
