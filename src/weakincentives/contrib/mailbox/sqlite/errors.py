@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to the user of a mailbox."""
+"""Translates SQLite's errors into mailbox errors."""
 
 import errno
 

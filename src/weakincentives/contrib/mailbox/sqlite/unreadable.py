@@ -1,7 +1,7 @@
-"""Rows that hold what we never write: another program may have written anything to the file.
+"""Handles rows with values that we never write: another program may write to the file.
 
-Such a message is delivered like any other, with its bytes as they are: nobody can read it, so that
-loops dead-letter it, and what stands behind it is not held up.
+Such a message is delivered like any other, with its bytes unchanged. It cannot be decoded, so loops
+dead-letter it, and it does not block the messages behind it.
 """
 
 from typing import Any
@@ -16,20 +16,20 @@ from .queries import FAR_US, QUERIES
 __all__ = ["SOUND", "as_text", "mend_texts", "mended", "mended_sight", "odd_reply", "sound_era"]
 
 SOUND = (int, int, str, bytes, int, int, float, float, int)
-"""The types of a leased row as we write it."""
+"""The types of the columns of a leased row that we wrote."""
 
 LATEST = 253_402_300_799.0
 """The last second of the year 9999, beyond which there is no date."""
 LATEST_US = int(LATEST) * 1_000_000
 
 TABLES = ("era", "queue", "waiting", "held", "hole", "known", "reply")
-"""Ours: whatever else there is in the file is left alone."""
+"""Our tables; any others in the file are left alone."""
 
 STATES = {ReplyState.PENDING, ReplyState.RESOLVED, ReplyState.CANCELLED}
 
 
 def mended(row: tuple[Any, ...]) -> Leased:
-    """Return a leased row with every field of the type that it should have."""
+    """Return a leased row in which every field has its proper type."""
     seq, token, id, payload, deliveries, nacks, enqueued_at, first_received_at, put_offs = row
     return Leased(
         as_text(id),
@@ -44,7 +44,7 @@ def mended(row: tuple[Any, ...]) -> Leased:
 
 
 def mended_sight(row: tuple[Any, ...]) -> Seen:
-    """Do the same for a row that was looked at."""
+    """Do what `mended` does, for a row that was peeked at."""
     id, payload, deliveries, nacks, enqueued_at = row
     return Seen(as_text(id), _bytes(payload), _count(deliveries), _count(nacks), _time(enqueued_at))
 
@@ -52,7 +52,7 @@ def mended_sight(row: tuple[Any, ...]) -> Seen:
 def odd_reply(
     state: Any, payload: Any, created: Any, expires: Any, resolved: Any, owner: Any, now: int
 ) -> str:
-    """Return what is odd about a reply, in words; '' if nothing is."""
+    """Describe what is wrong with the values of a reply; '' if nothing is."""
     if state not in STATES:
         return "an unknown state"
     if state == ReplyState.RESOLVED and type(payload) is not bytes:
@@ -70,9 +70,9 @@ def sound_era(era: tuple[Any, ...]) -> bool:
 
 
 def mend_texts(connection: apsw.Connection) -> int:
-    """Make bytes of every text that is not UTF-8; return how many there were.
+    """Turn every text that is not UTF-8 into bytes; return how many there were.
 
-    SQLite keeps any bytes as text, and one such row would fail every query that comes across it.
+    SQLite stores any bytes as text, and every query that reads such a row would fail.
     """
     mended = 0
     for table in TABLES:
@@ -82,7 +82,7 @@ def mend_texts(connection: apsw.Connection) -> int:
 
 
 def _mend_column(connection: apsw.Connection, table: str, column: str) -> int:
-    # The names are those of our schema, so nothing is injected here.
+    # The names come from our own schema, so this cannot be an SQL injection.
     find, mend = (
         QUERIES[name].replace("{table}", table).replace("{column}", column)
         for name in ("texts", "make_bytes")
@@ -105,7 +105,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """Return what should be text as text."""
+    """Return a value that should be text as text."""
     return value.decode("utf-8", "backslashreplace") if type(value) is bytes else str(value)
 
 
