@@ -1,4 +1,4 @@
-"""What AWS says, in our words: one clear line, and nothing secret in it."""
+"""Translates errors of AWS into mailbox errors: one clear line, without secrets."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ NO_CREDENTIALS = (
 
 
 class Place(NamedTuple):
-    """What a call was about: a queue or a table, and where."""
+    """The queue or table that a call was about, and its region."""
 
     kind: str
     name: str
@@ -63,8 +63,8 @@ class Place(NamedTuple):
 class BatchPartlySentError(MailboxError):
     """Some messages of a batch were sent and some were not.
 
-    ``results`` has, for each body in order, the id of the message or the error that kept it back:
-    send those again, and only those.
+    ``results`` has an item for each body, in order: the id of the message, or the error if it was
+    not sent. Send only the bodies with errors again.
     """
 
     def __init__(self, results: Sequence[str | MailboxError]) -> None:
@@ -79,11 +79,11 @@ class BatchPartlySentError(MailboxError):
 
 @contextmanager
 def translated(place: Place) -> Iterator[None]:
-    """Raise our errors for those of botocore."""
+    """Translate errors of botocore into ours."""
     try:
         yield
     except boto.ClientError as error:
-        # A refused signature is answered with the whole request, session token included.
+        # If AWS refuses a signature, its answer contains the whole request with the session token.
         cause = None if code_of(error) in BAD_CREDENTIALS else error
         raise translate(error, place) from cause
     except boto.BotoCoreError as error:
@@ -111,7 +111,7 @@ def translate(error: Exception, place: Place) -> MailboxError:
             f"{place}: no AWS region is configured; name it in the URL or in AWS_DEFAULT_REGION"
         )
     if isinstance(error, boto.ParamValidationError):
-        # Its text shows the parameters, bodies included.
+        # The error's text contains the parameters, and so the bodies.
         return InvalidParameterError(f"{place}: botocore refused the parameters of a call")
     return MailboxConnectionError(f"{place} cannot be reached: {type(error).__name__}")
 
