@@ -1,4 +1,4 @@
-"""Runs a suspicious job while the process holds no other message, so that a crash is its fault."""
+"""Runs a suspect job while its process holds no other message, so that a crash is its fault."""
 
 import os
 import threading
@@ -11,62 +11,62 @@ from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 __all__ = ["QUARANTINE", "Quarantine"]
 
 LONGEST = 300.0
-"""Seconds that others wait, or are waited for: a job may itself wait for another one."""
+"""The longest wait in seconds, because the suspect job may itself wait for another job."""
 LOOK = 0.02
 
 
 class Hands(Protocol):
-    """A thread of a worker, or the tasks of an event loop, which may hold messages."""
+    """A thread of a worker, or the event loop of one, which may hold messages."""
 
     in_event_loop: bool
 
     def is_busy(self) -> bool:
-        """Whether it holds any, or may at any moment."""
+        """Return whether it holds messages, or may get some at any moment."""
         ...
 
     def beat(self) -> None:
-        """Say that it goes on: to wait for others is not to hang."""
+        """Give a heartbeat: waiting for others must not look like hanging."""
         ...
 
     def disown(self) -> None:
-        """Leave all that it holds to the parent of this forked child."""
+        """In a forked child: leave all its messages to the parent."""
         ...
 
 
 ALONE: ContextVar[Hands | None] = ContextVar("alone", default=None)
-"""Whose job this runs in, if that runs alone: a loop inside it is no other."""
+"""The owner whose job runs alone in this context; a loop inside that job need not wait for it."""
 
 
 class Quarantine:
-    """Lets one thread of all the loops of a process work while the others hold nothing."""
+    """Lets one thread or event loop of the process work while all others hold nothing."""
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
         self.owner: Hands | None = None
-        """Whoever wants to be alone. A thread of a loop looks at it before it goes on."""
+        """The one that runs alone, or waits to. The others check this before each message."""
         self._until = 0.0
         self._lock = threading.Lock()
         self._hands: dict[Hands, int] = {}
 
     def begin_anew(self) -> None:
-        """Forget everything, as a forked child must: what it finds in hand is its parent's."""
+        """In a forked child: forget everything, because all messages belong to the parent."""
         for hands in self._hands:
             hands.disown()
         self._reset()
 
     def join(self, hands: Hands) -> None:
-        """Count one more thread that may hold messages: the current one."""
+        """Register the current thread or event loop, which may hold messages."""
         self._hands[hands] = threading.get_ident()
 
     def leave(self, hands: Hands) -> None:
-        """Count it no longer."""
+        """Undo `join`."""
         self._hands.pop(hands, None)
         self.end(hands)
 
     def begin(self, hands: Hands, stop: StopSignal) -> bool:
-        """Wait until the others hold nothing; False if one of them has asked for the same."""
+        """Wait until the others hold nothing; False if another one has asked first."""
         if not self._claim(hands):
             return self.owner is ALONE.get()
         while self._must_wait(hands, stop):
@@ -98,24 +98,24 @@ class Quarantine:
         return self._others_busy(hands) and not self._is_over() and not stop.is_set()
 
     def end(self, hands: Hands) -> None:
-        """Let the others go on, if they had been waiting for this thread."""
+        """Let the others continue, if this one was running alone."""
         if self.owner is hands:
             self.owner = None
             ALONE.set(None)
 
     def is_anothers(self, hands: Hands) -> bool:
-        """Whether this thread must hold nothing now."""
+        """Return whether another one runs alone, so that this one must hold nothing."""
         owner = self.owner
         if owner is None or owner is hands or owner is ALONE.get():
             return False
         return not self._is_over()
 
     def is_overdue(self) -> bool:
-        """Whether a thread has been alone for longer than others wait."""
+        """Return whether one has been alone for so long that the others no longer wait."""
         return self.owner is not None and self._is_over()
 
     def wait(self, hands: Hands, stop: StopSignal) -> None:
-        """Wait while another thread is alone or is about to be."""
+        """Wait while another one runs alone or is about to."""
         while self.is_anothers(hands) and not stop.is_set():
             hands.beat()
             stop.wait(LOOK)
@@ -138,11 +138,11 @@ class Quarantine:
 
 
 def _is_below(me: Hands, other: Hands, thread: int) -> bool:
-    """Whether the other is further down this very stack, so that it cannot be waited for."""
+    """Return whether the other one is a caller of this one, so that waiting would deadlock."""
     return thread == threading.get_ident() and not (me.in_event_loop and other.in_event_loop)
 
 
-# One for the process, because it dies as a whole.
+# One for the process, because a crash kills all its threads.
 QUARANTINE = Quarantine()
 
 if hasattr(os, "register_at_fork"):
