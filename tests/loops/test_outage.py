@@ -44,7 +44,7 @@ def in_thread(worker):
 
 
 def is_reached_again(caplog, name="jobs"):
-    return any(f"{name} is reached again" in line for line in caplog.messages)
+    return any(f"{name} can be reached again" in line for line in caplog.messages)
 
 
 def test_an_outage_is_told_while_the_backend_tries_and_so_is_its_end(binary, patient, told, caplog):

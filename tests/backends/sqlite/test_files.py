@@ -90,7 +90,7 @@ def test_a_newer_file_is_not_opened(path: Path) -> None:
     newer.pragma("user_version", 99)
     newer.close()
     before = path.read_bytes()
-    assert "schema 99, this one knows up to 2); upgrade" in refusal(path)
+    assert "schema 99, this one supports up to 2); upgrade" in refusal(path)
     assert path.read_bytes() == before
 
 
@@ -118,7 +118,7 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
 
 def test_directories(path: Path) -> None:
     assert "is a directory" in refusal(path.parent)
-    assert "does not exist; make it first" in refusal(path.parent / "missing" / "box.db")
+    assert "does not exist; create it first" in refusal(path.parent / "missing" / "box.db")
 
 
 AS_NOBODY = """

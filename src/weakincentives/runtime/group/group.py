@@ -270,7 +270,7 @@ class LoopGroup:
         self._await_stop(stopping, deadline)
         unfinished = [one.name for one in self.members if not one.ended or one.cut_off]
         if unfinished:
-            logger.error("not ended within %g s: %s", timeout, ", ".join(unfinished))
+            logger.error("did not end within %g s: %s", timeout, ", ".join(unfinished))
 
     def _await_stop(self, stopping: list[Member], deadline: float) -> None:
         """Wait for the loops until the deadline, and then for what they give back."""

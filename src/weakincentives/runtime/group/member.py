@@ -67,7 +67,7 @@ class Member:
         """Stop the loop within ``timeout`` seconds, in a thread; announce when it was told."""
 
         def stop() -> None:
-            # Not every loop of a user returns something, so None is no complaint.
+            # A user's own loop may return None, which is not a complaint.
             self.cut_off = self._shutdown(timeout) is False
             self.told = True
             announce(Told(self))

@@ -48,7 +48,7 @@ class WatchedLoop:
         if self._is_reported and asked is not None:
             seconds = time.monotonic() - asked
             logger.warning(
-                "%s: the event loop goes on; it was blocked for %.1f s",
+                "%s: the event loop runs again; it was blocked for %.1f s",
                 self._name,
                 seconds,
                 extra={"mailbox": self._name, "seconds": round(seconds, 1)},
@@ -59,8 +59,8 @@ class WatchedLoop:
         frame = sys._current_frames().get(self._thread)
         stack = "".join(traceback.format_stack(frame)[-FRAMES:]) if frame is not None else ""
         logger.warning(
-            "%s: the event loop has been blocked for %.1f s, and no other job can go on. Await "
-            "what takes long, or run it with asyncio.to_thread. It is here:\n%s",
+            "%s: the event loop has been blocked for %.1f s, and no other job can run. Await "
+            "slow calls, or make them in asyncio.to_thread. It is blocked here:\n%s",
             self._name,
             seconds,
             stack,

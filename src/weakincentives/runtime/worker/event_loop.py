@@ -657,7 +657,7 @@ def _is_destroyed(error: BaseException) -> bool:
 
 def _end_child() -> None:
     """End a child process that a job forked: an event loop cannot continue in two processes."""
-    logger.warning("a job was left by a child that it forked: the child ends here")
+    logger.warning("a child that a job forked has left the job; it ends here")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

@@ -58,5 +58,5 @@ def _check(
     except TypeError as error:
         raise InvalidParameterError(
             f"handler must be a function of a body, or of a body and a job; "
-            f"{handler!r:.100} cannot be called so: {error}"
+            f"{handler!r:.100} cannot be called like that: {error}"
         ) from error

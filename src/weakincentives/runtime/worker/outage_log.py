@@ -51,7 +51,7 @@ class OutageLog:
         if since is not None:
             seconds = self._clock.monotonic() - since
             logger.info(
-                "%s is reached again after %.3g s",
+                "%s can be reached again after %.3g s",
                 self._name,
                 seconds,
                 extra={"mailbox": self._name, "seconds": round(seconds, 3)},

@@ -44,13 +44,13 @@ __all__ = ["WorkerThread"]
 logger = get_logger(__name__)
 
 PUT_OFF_SECONDS = 60.0
-"""How long a message waits that must run alone, while another one does so for long."""
+"""How long to put off a message that must run alone, if another one is taking very long."""
 NOTICED_AFTER_SECONDS = 0.5
-"""How long a fault lasts before the worker tells of it, though the backend still tries again."""
+"""How long a fault must last before the worker reports it, while the backend still retries."""
 MESSAGE_OF = attrgetter("message")
 LAZY = (GeneratorType, AsyncGeneratorType)
 
-# A worker that is misused must not go on trying.
+# Errors of the caller, which a retry would not cure.
 MISUSE = (InvalidParameterError, UnsupportedOperationError)
 
 
@@ -190,7 +190,7 @@ class WorkerThread:
             self._shared.outage.over()
 
     def _is_looking(self) -> bool:
-        """Return whether a receive is under way."""
+        """Return whether a receive is in progress."""
         return self._waiting_receive.in_progress or self._receive_now.in_progress
 
     def _pause_after(self, error: Exception) -> None:
@@ -332,7 +332,7 @@ class WorkerThread:
             # In a copy, so that the next job does not see what this one sets in its context.
             value = contextvars.copy_context().run(self._call, attempt)
             if attempt.state is INHERITED:
-                logger.warning("a job was left by a child that it forked: the child ends here")
+                logger.warning("a child that a job forked has left the job; it ends here")
                 raise SystemExit(0)
         except BaseException as raised:
             # Whatever a handler raises, its message is not acknowledged. An interrupt, and the end
@@ -377,7 +377,7 @@ class WorkerThread:
             if hasattr(result, "__await__"):
                 return self._await(result)
         if type(result) in LAZY:
-            raise TypeError("the handler returned a generator: nothing of it has run")
+            raise TypeError("the handler returned a generator, so none of its code has run")
         return result
 
     def _await(self, result: Awaitable[Any]) -> Any:

@@ -39,7 +39,7 @@ def check_made_of(
         )
     if config is not None and config.concurrency > MOST_THREADS and not is_async(handler):
         raise InvalidParameterError(
-            f"concurrency must be at most {MOST_THREADS} for a plain handler, of which each job "
+            f"concurrency must be at most {MOST_THREADS} for a plain handler, because each job "
             f"takes a thread, not {config.concurrency}; an async one may have 10,000 jobs at once"
         )
 

@@ -78,7 +78,7 @@ async def _queues(client: ScriptClient) -> list[str]:
                 break
     strange = sorted(name for name in names if not is_name(name))
     if strange:
-        logger.warning("keys with names that no queue can have are left out: %s", strange[:10])
+        logger.warning("ignored keys whose names cannot be names of queues: %s", strange[:10])
     return sorted(names.difference(strange))
 
 
@@ -129,7 +129,7 @@ def _standalone(url: str, secure: str, parts: SplitResult, query: dict[str, str]
     database = parts.path.strip("/")
     if database and not _is_number(database):
         raise InvalidParameterError(
-            f"{redacted(url)}: the database is a number, as in redis://host:port/0"
+            f"{redacted(url)}: the database must be a number, as in redis://host:port/0"
         )
     return redis.Redis.from_url(_plain(secure, parts.netloc, parts.path, query))
 
@@ -178,6 +178,7 @@ def _address(place: str) -> tuple[str, int]:
         host, port = place, "26379"
     if not host.strip("[]") or not _is_number(port) or not 0 < int(port) < 65536:
         raise InvalidParameterError(
-            f"{place!r:.100} is no address of a Sentinel; write host:port, the port from 1 to 65535"
+            f"{place!r:.100} is not the address of a Sentinel; write host:port, "
+            "with a port from 1 to 65535"
         )
     return host.strip("[]"), int(port)

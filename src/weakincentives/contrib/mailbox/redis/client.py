@@ -208,7 +208,7 @@ class ScriptClient:
         renamed = (await self.call(slot, mending_of(call.head))).answer
         if renamed:
             names = ", ".join(name.decode("ascii", "replace") for name in renamed)
-            logger.warning("keys of another type than ours were in the way; renamed to %s", names)
+            logger.warning("keys of the wrong type were renamed; they are now %s", names)
         return bool(renamed)
 
     def _reroute(self, slot: int, judged: Verdict, tries: Tries) -> None:

@@ -69,7 +69,7 @@ class Dialer:
         if isinstance(answer, Exception):
             if code_of(answer) != "NOPERM":
                 raise answer
-            warning: str | None = "the user may not read INFO: the server's settings are unchecked"
+            warning: str | None = "the user may not read INFO: server settings were not checked"
         else:
             try:
                 warning = check_server(parse_info(answer))

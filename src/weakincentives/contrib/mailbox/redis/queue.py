@@ -122,8 +122,8 @@ class Queue:
         if self._min_replicas and outcome.after < self._min_replicas:
             raise MailboxConnectionError(
                 f"{outcome.after} of {self._min_replicas} replicas have the message after "
-                f"{REPLICATION_SECONDS:g} s, so that its fate is unknown if the primary fails now; "
-                "sending it again with the same message_id is safe"
+                f"{REPLICATION_SECONDS:g} s, so it may be lost if the primary fails now; "
+                "it is safe to send it again with the same message_id"
             )
         return int(outcome.answer)
 
@@ -283,8 +283,8 @@ def _check_size(messages: Sequence[Outgoing]) -> None:
     size = sum(len(message.payload) for message in messages)
     if size > MOST_SENT:
         raise PayloadTooLargeError(
-            f"{len(messages)} messages have {size} bytes together, one step may have {MOST_SENT}; "
-            f"none of these was sent, send fewer at a time"
+            f"{len(messages)} messages have {size} bytes together, more than the {MOST_SENT} of "
+            f"one step; none of these was sent, send fewer at a time"
         )
 
 

@@ -69,7 +69,7 @@ class WatchedPrimary:
         if b"s_down" in flags or b"o_down" in flags or b"master" not in flags:
             raise LostConnection(f"the primary of {self.name!r} is down")
         if int(state[b"num-other-sentinels"]) < self.fewest_others:
-            raise LostConnection(f"a sentinel of {self.name!r} sees too few others")
+            raise LostConnection(f"a sentinel of {self.name!r} sees too few other sentinels")
         return self.forced_host or state[b"ip"].decode(), int(state[b"port"])
 
 

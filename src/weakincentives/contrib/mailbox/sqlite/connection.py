@@ -73,7 +73,7 @@ def make_wake_file(path: str) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise MailboxConnectionError(f"{wake} cannot be made: {error.strerror}") from error
+        raise MailboxConnectionError(f"{wake} cannot be created: {error.strerror}") from error
 
 
 class Patience:
@@ -126,7 +126,7 @@ def _is_new(path: str) -> bool:
             raise MailboxConnectionError(f"{path} is a directory; name a file in it")
         if not place.parent.is_dir():
             raise MailboxConnectionError(
-                f"the directory {place.parent} does not exist; make it first"
+                f"the directory {place.parent} does not exist; create it first"
             )
         return not place.exists()
     except OSError as error:
@@ -192,7 +192,7 @@ def _version(connection: apsw.Connection, path: str) -> int:
         return 0
     if version > len(SCRIPTS):
         raise MailboxConnectionError(
-            f"{path} was written by a newer version (schema {version}, this one knows up to "
+            f"{path} was written by a newer version (schema {version}, this one supports up to "
             f"{len(SCRIPTS)}); upgrade weakincentives here"
         )
     assert isinstance(version, int)

@@ -214,8 +214,8 @@ class File:
             raise MailboxClosedError(f"{self.path} was closed")
         if self.gone:
             raise MailboxConnectionError(
-                f"{self.path} was removed or replaced while it was in use, and this step was not "
-                "taken; open the mailbox anew, or restart this process"
+                f"{self.path} was removed or replaced while it was in use, and nothing was done "
+                "now; open the mailbox again, or restart this process"
             )
         if self._stranded:
             raise MailboxConnectionError(

@@ -56,11 +56,11 @@ def odd_reply(
     if state not in STATES:
         return "an unknown state"
     if state == ReplyState.RESOLVED and type(payload) is not bytes:
-        return "a value that is no bytes"
+        return "a value that is not bytes"
     times = (created, expires, created if resolved is None else resolved)
     if any(type(time) is not int or not 0 <= time <= now + FAR_US for time in times):
         return "an impossible time"
-    return "" if owner is None or type(owner) is str else "an owner that is no text"
+    return "" if owner is None or type(owner) is str else "an owner that is not text"
 
 
 def sound_era(era: tuple[Any, ...]) -> bool:

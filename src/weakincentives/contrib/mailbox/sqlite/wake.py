@@ -140,7 +140,7 @@ class Wake:
         try:
             found = look(keys)
         except MailboxError as error:
-            logger.warning("waiters are not woken but look by themselves: %s", error)
+            logger.warning("waiters could not be woken, and will look by themselves: %s", error)
             return
         for key, count in found:
             entry = self._bells.get(key)

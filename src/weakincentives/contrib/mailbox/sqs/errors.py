@@ -72,7 +72,7 @@ class BatchPartlySentError(MailboxError):
         first = min(failed)
         super().__init__(
             f"{len(failed)} of {len(results)} messages were not sent (the first is number "
-            f"{first}: {failed[first]}); .results tells which"
+            f"{first}: {failed[first]}); see .results for the others"
         )
         self.results = list(results)
 
@@ -128,8 +128,8 @@ def _refused(error: boto.ClientError, place: Place) -> MailboxError:
         return MailboxConnectionError(f"{place}: AWS does not accept these credentials ({code})")
     if code == "OverLimit":
         return MailboxFullError(
-            f"{place}: too many messages are in flight for SQS to hand out more; "
-            f"acknowledge some, or find out who holds them"
+            f"{place}: too many messages are in flight, so SQS delivers no more; "
+            f"acknowledge some, or find out which workers hold them"
         )
     if code == "PurgeQueueInProgress":
         return MailboxError(
@@ -146,6 +146,7 @@ def _refused(error: boto.ClientError, place: Place) -> MailboxError:
 def _missing(place: Place) -> str:
     if place.url_region and place.url_region != place.region:
         return (
-            f"there is no {place}: its URL is of {place.url_region}, the client of {place.region}"
+            f"there is no {place}: its URL is for {place.url_region}, "
+            f"but the client is for {place.region}"
         )
     return f"there is no {place}: create it, or check name, region and account"

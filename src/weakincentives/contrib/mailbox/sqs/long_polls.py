@@ -175,7 +175,10 @@ class LongPolls:
             handles = [message.handle for message in messages]
             run(lambda: self._queue.release(handles, 0, "undone"))
         except Exception:  # noqa: BLE001 - no caller is left to raise it in
-            logger.warning("%d messages come back when their leases end", len(messages))
+            logger.warning(
+                "%d messages could not be given back; they come back when their leases end",
+                len(messages),
+            )
 
     def _give_back_later(self, future: "Future[Leases]") -> None:
         if future.exception() is None:

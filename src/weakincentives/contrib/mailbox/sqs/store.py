@@ -223,8 +223,8 @@ class SQSStore:
         self.redrive_policy = _redrive(attributes.get("RedrivePolicy"))
         if in_flight >= MOST_IN_FLIGHT * 0.95:
             logger.warning(
-                "%s: %d messages are in flight; at about %d SQS hands out no more, and a long "
-                "poll only looks empty then",
+                "%s: %d messages are in flight; at about %d SQS delivers no more, and a long "
+                "poll then returns nothing",
                 self._place,
                 in_flight,
                 MOST_IN_FLIGHT,
@@ -233,7 +233,9 @@ class SQSStore:
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Raise: SQS shows messages only to consumers that receive them."""
-        raise UnsupportedOperationError(f"{self._place}: SQS cannot show messages unreceived")
+        raise UnsupportedOperationError(
+            f"{self._place}: SQS cannot show messages without receiving them"
+        )
 
     def listen(self, *, in_loop: bool = False) -> LongPollListener:
         """Return a new listener."""
@@ -249,7 +251,7 @@ class SQSStore:
         """Refuse what SQS would refuse, before anything is sent."""
         if self.fifo and any(message.delay for message in messages):
             raise InvalidParameterError(
-                f"{self._place}: delay_seconds must be 0, a FIFO queue delays no single message; "
+                f"{self._place}: delay_seconds must be 0: a FIFO queue cannot delay one message; "
                 f"set DelaySeconds on the queue"
             )
         largest = max(entry.size for entry in entries)

@@ -101,7 +101,7 @@ class Backend(Protocol):
         ...
 
     def reply_store(self) -> ReplyStore[Any]:
-        """Return the store in which callers of `send_expecting_reply` wait."""
+        """Return the store for the replies to `send_expecting_reply`."""
         ...
 
     def create(self, identifier: str) -> Mailbox[Any, None]:
@@ -224,7 +224,7 @@ class BaseBackend(ABC, Generic[M, S]):
         return mailbox
 
     def reply_store(self) -> S:
-        """Return the store in which callers of `send_expecting_reply` wait."""
+        """Return the store for the replies to `send_expecting_reply`."""
         return self._replies
 
     def create(self, identifier: str) -> M:

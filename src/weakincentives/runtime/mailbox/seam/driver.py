@@ -68,10 +68,10 @@ def drive(coroutine: Coroutine[Any, Any, V]) -> V:
 def start_unlisted(
     coroutine: Coroutine[Any, Any, V], context: Context | None = None
 ) -> "asyncio.Task[V]":
-    """Start a task that only whoever started it can cancel.
+    """Start a task that only its starter can cancel.
 
     An event loop that ends cancels all tasks that it lists, so also one that a receive has shielded
-    because it may be leasing. Whoever starts such a task must wait for its end.
+    because it may be leasing. The starter of such a task must wait for its end.
     """
     task = asyncio.get_running_loop().create_task(coroutine, context=context)
     asyncio.tasks._unregister_task(task)  # documented for those who extend asyncio

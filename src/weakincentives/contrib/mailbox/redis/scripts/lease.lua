@@ -7,7 +7,7 @@
 --                          member is the receipt handle: one ZSCORE proves it and its expiry
 --       3 data       HASH  id -> payload
 --       4 delayed    ZSET  record -> when it becomes visible
---       5 wake       ZSET  one token, there while somebody should look into pending
+--       5 wake       ZSET  one token, present while a consumer should look into pending
 --       6 unreadable LIST  what was found in pending and cannot be leased: the record and, on the
 --                          lines after it, its payload if there is one; the last hundred of them
 -- ARGV  1 most      how many to lease at most
@@ -25,7 +25,7 @@
 -- payload, ... }; acknowledged has a character for each handle: 1 done, 0 refused, 2 (only in a
 -- repeat) refused and the message is gone. Payloads are eight mebibytes together, or one message.
 --
--- Anybody may have written what is in the keys. A record whose id names a payload is leased, with
+-- Another program may have written anything into the keys. A record whose id names a payload is leased, with
 -- zeros and the present for what cannot be read of it; any other is set aside.
 
 local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -151,7 +151,7 @@ local function find(from)
   return found
 end
 
--- A number of a record, or nil if it is none that can be counted with.
+-- A field of a record as a number; nil if it is not a usable number.
 local function number(text)
   return text and #text <= LONGEST_NUMBER and tonumber(text) or nil
 end
@@ -191,7 +191,7 @@ end
 local function lease(records)
   local leases, taken = {}, 0
   while taken < #records and bytes < MOST_BYTES do
-    -- Some at a time: what is not going to be leased should not be read.
+    -- A few at a time, so that records that will not be leased are not read.
     local ids, last = {}, #records - taken
     for i = last, math.max(last - SOME + 1, 1), -1 do ids[#ids + 1] = id_of(records[i]) end
     local payloads = redis.call('HMGET', data, unpack(ids))
@@ -253,7 +253,7 @@ local function lease_next()
     local taken = lease(records)
     redis.call('LTRIM', pending, 0, -taken - 1)
     left = left or taken < #records
-    -- What was set aside makes room for what stands behind it.
+    -- Records that were set aside leave room for those behind them.
   until aside == before or aside >= ASIDE or bytes >= MOST_BYTES
   return left
 end
