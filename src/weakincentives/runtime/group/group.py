@@ -15,7 +15,7 @@ from weakincentives.runtime.mailbox.errors import InvalidParameterError
 from weakincentives.runtime.mailbox.limits import check_positive
 
 from .health_server import HealthServer
-from .member import Ended, Member, Told, members_of
+from .member import Ended, Member, ShutdownReturned, members_of
 from .readiness import DeadLetterDepths, ProbeReport, liveness, readiness
 from .runnable import Runnable
 from .signals import SIGNAL_CHECK_SECONDS, ShutdownCoordinator
@@ -73,7 +73,7 @@ class LoopGroup:
         )
         # A signal handler may call shutdown() at any point: SimpleQueue is reentrant, and the
         # flags are plain attributes, so there is no lock that the handler could deadlock on.
-        self._news: SimpleQueue[StopOrder | Ended | Told] = SimpleQueue()
+        self._news: SimpleQueue[StopOrder | Ended | ShutdownReturned] = SimpleQueue()
         self._once = threading.Lock()
         self._started = False
         self._stopping = False

@@ -16,11 +16,11 @@ from .decide import Thresholds
 if TYPE_CHECKING:
     from weakincentives.runtime.dead_letters.policy import DLQPolicy
 
-__all__ = ["SOON", "Failure", "Settings", "WorkerConfig", "within"]
+__all__ = ["DEFAULT_BACKOFF", "Failure", "Settings", "WorkerConfig", "within"]
 
 
 # Compared by identity, so that a loop with another default knows whether the user chose this.
-SOON = Backoff()
+DEFAULT_BACKOFF = Backoff()
 SHORTEST_ASKED = 1.0
 """The shortest interval between extensions that a sender may ask for."""
 
@@ -37,7 +37,7 @@ class WorkerConfig:
     job is acknowledged only with the rest of its batch. An event loop fills all its free places
     instead."""
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
-    backoff: Backoff = SOON
+    backoff: Backoff = DEFAULT_BACKOFF
     """The wait before a failed job is retried. An EvalLoop has its own default, which begins at a
     minute."""
     error_detail: Literal["type", "text"] = "type"

@@ -381,7 +381,9 @@ class WorkerLoop:
         if self._stop.is_set():
             await self._give_back(attempts)
             return
-        if self._shared.is_careful and any(message.delivery_count > 1 for message in messages):
+        if self._shared.isolates_suspects and any(
+            message.delivery_count > 1 for message in messages
+        ):
             attempts = await self._without_suspects(attempts)
         for attempt in attempts:
             self._start(attempt, self._context)

@@ -15,7 +15,7 @@ LONGEST = 300.0
 LOOK = 0.02
 
 
-class Hands(Protocol):
+class MessageHolder(Protocol):
     """A thread of a worker, or the event loop of one, which may hold messages."""
 
     in_event_loop: bool
@@ -33,7 +33,7 @@ class Hands(Protocol):
         ...
 
 
-ALONE: ContextVar[Hands | None] = ContextVar("alone", default=None)
+ALONE: ContextVar[MessageHolder | None] = ContextVar("alone", default=None)
 """The owner whose job runs alone in this context; a loop inside that job need not wait for it."""
 
 
@@ -44,69 +44,69 @@ class Quarantine:
         self._reset()
 
     def _reset(self) -> None:
-        self.owner: Hands | None = None
+        self.owner: MessageHolder | None = None
         """The one that runs alone, or waits to. The others check this before each message."""
         self._until = 0.0
         self._lock = threading.Lock()
-        self._hands: dict[Hands, int] = {}
+        self._holders: dict[MessageHolder, int] = {}
 
     def begin_anew(self) -> None:
         """In a forked child: forget everything, because all messages belong to the parent."""
-        for hands in self._hands:
-            hands.disown()
+        for holder in self._holders:
+            holder.disown()
         self._reset()
 
-    def join(self, hands: Hands) -> None:
+    def join(self, holder: MessageHolder) -> None:
         """Register the current thread or event loop, which may hold messages."""
-        self._hands[hands] = threading.get_ident()
+        self._holders[holder] = threading.get_ident()
 
-    def leave(self, hands: Hands) -> None:
+    def leave(self, holder: MessageHolder) -> None:
         """Undo `join`."""
-        self._hands.pop(hands, None)
-        self.end(hands)
+        self._holders.pop(holder, None)
+        self.end(holder)
 
-    def begin(self, hands: Hands, stop: StopSignal) -> bool:
+    def begin(self, holder: MessageHolder, stop: StopSignal) -> bool:
         """Wait until the others hold nothing; False if another one has asked first."""
-        if not self._claim(hands):
+        if not self._claim(holder):
             return self.owner is ALONE.get()
-        while self._must_wait(hands, stop):
-            hands.beat()
+        while self._must_wait(holder, stop):
+            holder.beat()
             stop.wait(LOOK)
         self._until = time.monotonic() + LONGEST
         return True
 
-    async def begin_async(self, hands: Hands, stop: StopSignal) -> bool:
+    async def begin_async(self, holder: MessageHolder, stop: StopSignal) -> bool:
         """Do what `begin` does, in an event loop."""
-        if not self._claim(hands):
+        if not self._claim(holder):
             return self.owner is ALONE.get()
-        while self._must_wait(hands, stop):
-            hands.beat()
+        while self._must_wait(holder, stop):
+            holder.beat()
             await stop.wait_async(LOOK)
         self._until = time.monotonic() + LONGEST
         return True
 
-    def _claim(self, hands: Hands) -> bool:
+    def _claim(self, holder: MessageHolder) -> bool:
         with self._lock:
             if self.owner is not None:
                 return False
             self._until = time.monotonic() + LONGEST
-            self.owner = hands
-            ALONE.set(hands)
+            self.owner = holder
+            ALONE.set(holder)
             return True
 
-    def _must_wait(self, hands: Hands, stop: StopSignal) -> bool:
-        return self._others_busy(hands) and not self._is_over() and not stop.is_set()
+    def _must_wait(self, holder: MessageHolder, stop: StopSignal) -> bool:
+        return self._others_busy(holder) and not self._is_over() and not stop.is_set()
 
-    def end(self, hands: Hands) -> None:
+    def end(self, holder: MessageHolder) -> None:
         """Let the others continue, if this one was running alone."""
-        if self.owner is hands:
+        if self.owner is holder:
             self.owner = None
             ALONE.set(None)
 
-    def is_anothers(self, hands: Hands) -> bool:
+    def is_anothers(self, holder: MessageHolder) -> bool:
         """Return whether another one runs alone, so that this one must hold nothing."""
         owner = self.owner
-        if owner is None or owner is hands or owner is ALONE.get():
+        if owner is None or owner is holder or owner is ALONE.get():
             return False
         return not self._is_over()
 
@@ -114,30 +114,30 @@ class Quarantine:
         """Return whether one has been alone for so long that the others no longer wait."""
         return self.owner is not None and self._is_over()
 
-    def wait(self, hands: Hands, stop: StopSignal) -> None:
+    def wait(self, holder: MessageHolder, stop: StopSignal) -> None:
         """Wait while another one runs alone or is about to."""
-        while self.is_anothers(hands) and not stop.is_set():
-            hands.beat()
+        while self.is_anothers(holder) and not stop.is_set():
+            holder.beat()
             stop.wait(LOOK)
 
-    async def wait_async(self, hands: Hands, stop: StopSignal) -> None:
+    async def wait_async(self, holder: MessageHolder, stop: StopSignal) -> None:
         """Do what `wait` does, in an event loop."""
-        while self.is_anothers(hands) and not stop.is_set():
-            hands.beat()
+        while self.is_anothers(holder) and not stop.is_set():
+            holder.beat()
             await stop.wait_async(LOOK)
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until
 
-    def _others_busy(self, me: Hands) -> bool:
+    def _others_busy(self, me: MessageHolder) -> bool:
         return any(
             other.is_busy()
-            for other, thread in list(self._hands.items())
+            for other, thread in list(self._holders.items())
             if other is not me and not _is_below(me, other, thread)
         )
 
 
-def _is_below(me: Hands, other: Hands, thread: int) -> bool:
+def _is_below(me: MessageHolder, other: MessageHolder, thread: int) -> bool:
     """Return whether the other one is a caller of this one, so that waiting would deadlock."""
     return thread == threading.get_ident() and not (me.in_event_loop and other.in_event_loop)
 

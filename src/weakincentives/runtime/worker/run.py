@@ -37,9 +37,9 @@ class Shared:
     stop: StopSignal
     heartbeat: Heartbeat
     outage: OutageLog
-    is_careful: bool
+    isolates_suspects: bool
     """Whether suspect jobs run alone, because a crash would count against other messages."""
-    turn: Any
+    wait_lock: Any
     """Held by the one thread that waits for messages; the others wait for it. An `RLock`, so that a
     thread can see at its end whether an interrupt left the lock held."""
     threads: "dict[WorkerThread, int]"

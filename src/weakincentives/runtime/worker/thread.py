@@ -124,8 +124,8 @@ class WorkerThread:
             self._stop.set()
             self._leave_after(error)
         finally:
-            if self._shared.turn._is_owned():  # an interrupt came right after acquire()
-                self._shared.turn.release()
+            if self._shared.wait_lock._is_owned():  # an interrupt came right after acquire()
+                self._shared.wait_lock.release()
             LATEST_LEASES.store = outer
             RETRIES.set(retries)
             QUARANTINE.leave(self)
@@ -226,7 +226,7 @@ class WorkerThread:
         self._failures = 0
         self._let_go_of_finished()
         self._hold(messages)
-        if self._shared.is_careful:
+        if self._shared.isolates_suspects:
             for message in messages:
                 if message.delivery_count > 1:
                     self._set_apart()
@@ -272,7 +272,7 @@ class WorkerThread:
         settled = list(map(MESSAGE_OF, done))
         # After a fault, receive without waiting first, so that health probes notice the recovery at
         # once.
-        if shared.heartbeat.reaches and shared.turn.acquire(blocking=False):
+        if shared.heartbeat.reaches and shared.wait_lock.acquire(blocking=False):
             try:
                 if self._failures:
                     shared.outage.over()  # another thread has reached the mailbox since
@@ -281,14 +281,14 @@ class WorkerThread:
                         settled, asked.batch, asked.visibility, asked.wait, stop, carried
                     )
             finally:
-                shared.turn.release()
+                shared.wait_lock.release()
         with self._receive_now:
             messages = exchange(settled, asked.batch, asked.visibility, 0, stop, carried)
         if self._failures:
             shared.outage.over()
         if messages or not asked.wait:
             return messages
-        with shared.turn:
+        with shared.wait_lock:
             if stop.is_set():
                 return messages  # stopping has woken the thread that waited, too
             with self._waiting_receive:

@@ -128,8 +128,8 @@ class Worker(Generic[T, R]):
             stop=self._stop,
             heartbeat=self.heartbeat,
             outage=OutageLog(inbox.name, self.heartbeat.clock),
-            is_careful=inbox.undoes and (dlq is not None or config.batch > 1),
-            turn=threading.RLock(),
+            isolates_suspects=inbox.undoes and (dlq is not None or config.batch > 1),
+            wait_lock=threading.RLock(),
             threads={},
             loops={},
         )
@@ -138,7 +138,7 @@ class Worker(Generic[T, R]):
     def _begin_anew(self) -> None:
         """In a forked child: leave the runs to the parent; the child may start its own."""
         self._runs = {}
-        self._shared = replace(self._shared, turn=threading.RLock(), threads={})
+        self._shared = replace(self._shared, wait_lock=threading.RLock(), threads={})
 
     @property
     def running(self) -> bool:
@@ -319,8 +319,8 @@ class Worker(Generic[T, R]):
     def _let_go(self, ends: float) -> bool:
         """Settle attempts that have ended, and give back the others; False if there are none."""
         # Not the attempts that a forked child inherits from its parent's threads.
-        hands: list[WorkerThread | WorkerLoop] = [*self._shared.threads, *self._shared.loops]
-        held = [attempt for one in hands if not one.is_inherited for attempt in one.held()]
+        holders: list[WorkerThread | WorkerLoop] = [*self._shared.threads, *self._shared.loops]
+        held = [attempt for one in holders if not one.is_inherited for attempt in one.held()]
         taken = [attempt.hand_over("shutdown") for attempt in held if self._may_take(attempt)]
         ended: list[Attempt] = []
         rest: list[Attempt] = []

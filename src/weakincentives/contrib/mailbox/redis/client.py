@@ -26,11 +26,11 @@ from .errors import TRANSPORT, Cure, Verdict, code_of, verdict
 from .pool import Node, Pool
 from .redis_py import topology_of
 from .resp import pack
-from .retries import Tries
+from .retries import RetryState
 from .routing import Router
 from .script_call import INTERRUPTED, Block, Call, Outcome
 from .topology import Topology
-from .wrong_types import mending_of
+from .wrong_types import renaming_call
 
 __all__ = ["Node", "ScriptClient", "script_client"]
 
@@ -94,34 +94,34 @@ class ScriptClient:
             or monotonic() - node.checked > RECHECK
             or (pooled := self.pool.take(node)) is None
         ):
-            return await self._call_patiently(slot, call, Tries(block))
+            return await self._call_patiently(slot, call, RetryState(block))
         if pooled.owed:
             self.pool.park(node, pooled)
-            return await self._call_patiently(slot, call, Tries(None))
+            return await self._call_patiently(slot, call, RetryState(None))
         try:
             (answer,) = await self.transport.exchange(pooled, call.packed())
         except TRANSPORT:
             self.transport.drop(pooled)
             self.pool.clear(node)
-            return await self._call_patiently(slot, call, Tries(None, repeated=True))
+            return await self._call_patiently(slot, call, RetryState(None, repeated=True))
         except BaseException:
             self.transport.drop(pooled)
             raise
         self.pool.park(node, pooled)
         if isinstance(answer, Exception):  # the retry decides what it means
-            return await self._call_patiently(slot, call, Tries(None))
+            return await self._call_patiently(slot, call, RetryState(None))
         return Outcome(answer)
 
-    async def _call_patiently(self, slot: int, call: Call, tries: Tries) -> Outcome:
+    async def _call_patiently(self, slot: int, call: Call, state: RetryState) -> Outcome:
         """Run a script, and retry it after faults until `RETRY_SECONDS` are over."""
         while True:
-            if tries.is_interrupted:
+            if state.is_interrupted:
                 return INTERRUPTED
             if self.pool.has_ended:
                 raise MailboxClosedError("its backend was closed")
             fault: Exception | None
             try:
-                answers = await self._attempt(slot, call, tries)
+                answers = await self._attempt(slot, call, state)
             except (RedisError, OSError) as error:
                 fault = error
             else:
@@ -129,18 +129,18 @@ class ScriptClient:
                     return INTERRUPTED
                 fault = next((a for a in answers if isinstance(a, Exception)), None)
                 if fault is None:
-                    tries.succeed()
+                    state.succeed()
                     return Outcome(
-                        answers[0], answers[-1], tries.repeated, tries.began, bool(tries.refusal)
+                        answers[0], answers[-1], state.repeated, state.began, bool(state.refusal)
                     )
             judged = verdict(fault)
-            if judged.cure is Cure.MEND and (await self._mend(slot, call, tries)):
-                tries.repeated = True
+            if judged.cure is Cure.MEND and (await self._mend(slot, call, state)):
+                state.repeated = True
                 continue
-            pause = tries.note(fault, judged)
-            self._reroute(slot, judged, tries)
+            pause = state.note(fault, judged)
+            self._reroute(slot, judged, state)
             if pause:
-                await self.transport.pause(pause, tries.interrupt)
+                await self.transport.pause(pause, state.interrupt)
 
     async def pause_unwaited(self, most: float, interrupt: Interrupt | None = None) -> None:
         """Pause on the client's side because the server refused to block: it is out of memory, or
@@ -168,20 +168,20 @@ class ScriptClient:
         self.pool.park(node, pooled)
         return True
 
-    async def _attempt(self, slot: int, call: Call, tries: Tries) -> list[Any] | None:
+    async def _attempt(self, slot: int, call: Call, state: RetryState) -> list[Any] | None:
         """Make the call once; None if it was interrupted."""
-        node = tries.asked or self.pool.slots.get(slot) or (await self.router.find(slot))
+        node = state.asked or self.pool.slots.get(slot) or (await self.router.find(slot))
         pooled = await self.dialer.ready(node)
         try:
             if monotonic() - node.checked > RECHECK:
                 await self.dialer.check(node, pooled)
-            asked = tries.asked is not None
+            asked = state.asked is not None
             packed = call.packed_again(
-                as_text=tries.as_text, repeated=tries.repeated, one_key=asked
+                as_text=state.as_text, repeated=state.repeated, one_key=asked
             )
             answers: list[Any] | None
-            if tries.block is not None:
-                answers = await self._block(node, pooled, tries.block, packed, tries)
+            if state.block is not None:
+                answers = await self._block(node, pooled, state.block, packed, state)
             else:
                 if asked:
                     await self.transport.exchange(pooled, ASKING)
@@ -190,39 +190,39 @@ class ScriptClient:
                     packed, count = packed + call.then, 2
                 answers = await self.transport.exchange(pooled, packed, count)
         except BaseException as error:
-            if isinstance(error, Exception) and verdict(error).unknown:
-                tries.repeated = True
+            if isinstance(error, Exception) and verdict(error).may_have_run:
+                state.repeated = True
             self.transport.drop(pooled)
             raise
         if answers is not None:
             self.pool.park(node, pooled)
-        if tries.refusal == "WRONGTYPE":
-            await self._mend(slot, call, tries)
+        if state.refusal == "WRONGTYPE":
+            await self._mend(slot, call, state)
         return answers
 
-    async def _mend(self, slot: int, call: Call, tries: Tries) -> bool:
+    async def _mend(self, slot: int, call: Call, state: RetryState) -> bool:
         """Rename keys of the wrong type that another program wrote; False if there are none."""
-        if tries.mended:
+        if state.mended:
             return False
-        tries.mended = True
-        renamed = (await self.call(slot, mending_of(call.head))).answer
+        state.mended = True
+        renamed = (await self.call(slot, renaming_call(call.head))).answer
         if renamed:
             names = ", ".join(name.decode("ascii", "replace") for name in renamed)
             logger.warning("keys of the wrong type were renamed; they are now %s", names)
         return bool(renamed)
 
-    def _reroute(self, slot: int, judged: Verdict, tries: Tries) -> None:
+    def _reroute(self, slot: int, judged: Verdict, state: RetryState) -> None:
         if judged.address is not None:
             named = self.router.named(slot, judged.address)
             if judged.cure is Cure.GO:
                 self.pool.slots[slot] = named
             else:
-                tries.asked = named
+                state.asked = named
         elif judged.cure is Cure.SEEK:
             self.pool.forget(slot)
 
     async def _block(
-        self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, tries: Tries
+        self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, state: RetryState
     ) -> list[Any] | None:
         """Send the blocking command and the script in one write; None if interrupted."""
         transport = self.transport
@@ -236,12 +236,12 @@ class ScriptClient:
             (clock,) = await transport.exchange(pooled, TIME)
             if isinstance(clock, Exception):
                 raise clock
-            tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
+            state.began = at, int(clock[0]) + int(clock[1]) / 1e6
         if block.interrupt is not None and block.interrupt.is_set:
             self.pool.park(node, pooled)
             return None
         asking, count = b"", 2
-        if tries.asked is not None:
+        if state.asked is not None:
             # ASKING is needed before each command. Its answer comes at once, so the first is read
             # here: it would look like the end of the wait.
             await transport.exchange(pooled, ASKING)
@@ -257,7 +257,7 @@ class ScriptClient:
         waited, answer = answers[0], answers[-1]
         if not isinstance(waited, Exception):
             return [answer]
-        tries.refusal = code_of(waited)
+        state.refusal = code_of(waited)
         is_judged = isinstance(answer, Exception) and verdict(answer).cure is not Cure.LOAD
         return [waited if is_judged else answer]
 

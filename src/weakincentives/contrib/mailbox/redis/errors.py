@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
     cure: Cure
     address: tuple[str, int] | None = None
-    unknown: bool = False
+    may_have_run: bool = False
 
 
 BY_CODE = {
@@ -88,8 +88,8 @@ def verdict(error: Exception) -> Verdict:
     if isinstance(error, TRANSPORT):
         if _is_distrust(error):
             return Verdict(Cure.GIVE_UP)
-        return Verdict(Cure.SEEK, unknown=True)
-    return Verdict(Cure.GIVE_UP, unknown=isinstance(error, RedisError))
+        return Verdict(Cure.SEEK, may_have_run=True)
+    return Verdict(Cure.GIVE_UP, may_have_run=isinstance(error, RedisError))
 
 
 def code_of(error: Exception) -> str:

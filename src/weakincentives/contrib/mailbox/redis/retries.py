@@ -13,7 +13,7 @@ from .script_call import Block
 if TYPE_CHECKING:
     from .pool import Node
 
-__all__ = ["Tries", "backoff"]
+__all__ = ["RetryState", "backoff"]
 
 RETRY_SECONDS = 15.0
 """For how many seconds after its first fault a call is retried."""
@@ -21,7 +21,7 @@ RETRY_SECONDS = 15.0
 monotonic = SystemClock.monotonic
 
 
-class Tries:
+class RetryState:
     """The tries of one call so far, and what the next one must do differently."""
 
     def __init__(self, block: Block | None, *, repeated: bool = False) -> None:

@@ -1,15 +1,12 @@
 """One call of a script: its arguments, and its outcome."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from weakincentives.clock import SystemClock
 
 from .connection import Interrupt
 from .resp import Head
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["INTERRUPTED", "Block", "Call", "Outcome"]
 

@@ -4,7 +4,7 @@ from .resp import Head
 from .script_call import Call
 from .scripts import script
 
-__all__ = ["mending_of"]
+__all__ = ["renaming_call"]
 
 TYPES = {
     b"pending": b"list",
@@ -20,7 +20,7 @@ TYPES = {
 }
 
 
-def mending_of(head: Head) -> Call:
+def renaming_call(head: Head) -> Call:
     """Return the call that renames a script's keys of the wrong type."""
     names, types = [], []
     for key in head.keys:

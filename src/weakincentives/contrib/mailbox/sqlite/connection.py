@@ -33,7 +33,7 @@ def wake_path(path: str) -> str:
     return f"{path}-wake"
 
 
-def open_connection(path: str, patience: "Patience") -> apsw.Connection:
+def open_connection(path: str, busy_handler: "BusyHandler") -> apsw.Connection:
     """Open a file, creating or upgrading it if needed; raises `apsw.Error` or a `MailboxError`."""
     name = f"file:{quote(path)}"
     if _is_new(path):
@@ -43,7 +43,7 @@ def open_connection(path: str, patience: "Patience") -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(name, flags=flags)
     try:
-        _prepare(connection, path, patience)
+        _prepare(connection, path, busy_handler)
     except BaseException:
         connection.close()
         raise
@@ -76,7 +76,7 @@ def make_wake_file(path: str) -> None:
         raise MailboxConnectionError(f"{wake} cannot be created: {error.strerror}") from error
 
 
-class Patience:
+class BusyHandler:
     """Waits for a lock in random small steps, so that no process starves; gives up after 30 s.
 
     The threads of a process wait one after another. If one has just given up, the next has been
@@ -133,8 +133,8 @@ def _is_new(path: str) -> bool:
         raise MailboxConnectionError(f"{path} cannot be reached: {error.strerror}") from error
 
 
-def _prepare(connection: apsw.Connection, path: str, patience: Patience) -> None:
-    connection.set_busy_handler(patience)
+def _prepare(connection: apsw.Connection, path: str, busy_handler: BusyHandler) -> None:
+    connection.set_busy_handler(busy_handler)
     version = _version(connection, path)
     # Only new files take this. Each commit writes whole pages to the journal, two or three for a
     # message, so small pages mean less to write and to sync.
@@ -150,7 +150,7 @@ def _prepare(connection: apsw.Connection, path: str, patience: Patience) -> None
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def make_strict(connection: apsw.Connection, full: bool) -> None:
+def configure_journal(connection: apsw.Connection, full: bool) -> None:
     """Configure the journal for commits with an fsync (``full``) or without."""
     # Overwriting a journal syncs faster than growing it, so with an fsync per commit a short one is
     # better; without, a long one makes checkpoints rare.
@@ -159,7 +159,7 @@ def make_strict(connection: apsw.Connection, full: bool) -> None:
         connection.execute("PRAGMA fullfsync = ON")
 
 
-def shorten_journal(connection: apsw.Connection, path: str, patience: Patience) -> bool:
+def shorten_journal(connection: apsw.Connection, path: str, busy_handler: BusyHandler) -> bool:
     """Empty the journal if it is long; False if that was not possible.
 
     By itself SQLite restarts it only if no connection reads or writes at the end of a checkpoint,
@@ -168,14 +168,14 @@ def shorten_journal(connection: apsw.Connection, path: str, patience: Patience) 
     try:
         if Path(f"{path}-wal").stat().st_size <= JOURNAL_BYTES:
             return True
-        patience.brief = True
+        busy_handler.brief = True
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return True
     except (OSError, apsw.Error):
         # Another connection is busy, or the disk is full; then the next step raises.
         return False
     finally:
-        patience.brief = False
+        busy_handler.brief = False
 
 
 def _version(connection: apsw.Connection, path: str) -> int:

@@ -81,9 +81,9 @@ class Database:
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True
+            file.is_fragile = True
             writer = file.ready(self.level)
-            file.amid = False
+            file.is_fragile = False
             try:
                 writer.execute(sql, arguments)
             except apsw.Error as error:
@@ -107,14 +107,14 @@ class Database:
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True  # until the count is read
+            file.is_fragile = True  # until the count is read
             writer = file.ready(self.level if lasting else NORMAL)
             try:
                 writer.execute(sql, arguments)
                 changed = writer.changes()
             except apsw.Error as error:
                 raise translated(error, self.path, writer.system_errno) from error
-            file.amid = False
+            file.is_fragile = False
         if news is not None and changed:
             file.wake.notify(news, changed)
         return changed
@@ -129,11 +129,11 @@ class Database:
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True
+            file.is_fragile = True
             writer = file.ready(self.level)
             try:
                 writer.execute("BEGIN IMMEDIATE")
-                file.amid = False  # from here on, in_transaction tells
+                file.is_fragile = False  # from here on, in_transaction tells
                 result = work(writer, *arguments)
                 writer.execute("COMMIT")
                 return result

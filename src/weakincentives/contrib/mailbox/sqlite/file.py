@@ -28,18 +28,18 @@ from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
 
 from .clock import Era, FileClock, kernel_boot_id, next_era
 from .connection import (
-    Patience,
+    BusyHandler,
+    configure_journal,
     identity_of,
-    make_strict,
     make_wake_file,
     open_connection,
     shorten_journal,
     wake_path,
 )
 from .errors import translated
-from .inotify import Signal, best_signal
+from .inotify import CommitSignal, best_signal
 from .queries import QUERIES
-from .unreadable import sound_era
+from .unreadable import is_sound_era
 from .wake import Key, Wake
 
 __all__ = ["FULL", "NORMAL", "File", "SignalMaker"]
@@ -56,7 +56,7 @@ JOURNAL_IN_USE = 20
 NORMAL, FULL = 1, 2
 """SQLite's numbers for ``synchronous``; with `FULL`, a commit ends with an fsync."""
 
-SignalMaker = Callable[[str, Callable[[], int]], Signal]
+SignalMaker = Callable[[str, Callable[[], int]], CommitSignal]
 
 
 class FileKey:
@@ -97,13 +97,13 @@ class File:
         self.read_lock: Any = threading.RLock()
         self.writer: apsw.Connection | None = None
         self.reader: apsw.Connection | None = None
-        self.amid = False
+        self.is_fragile = False
         """Whether a nested step would spoil the current one although SQLite would allow it.
 
         It is read only if the current thread already holds the lock, so a stale value that an
         interrupt left behind does no harm.
         """
-        self._patience = Patience()
+        self._busy_handler = BusyHandler()
         self._level = self._strictest = 0
         self._noted_offset_us: int | None = None
         self._seen_us = 0
@@ -115,14 +115,14 @@ class File:
     def open(self) -> None:
         """Open the connection for writing; raise at once if the file cannot be used."""
         with self.lock:
-            self.amid = True
+            self.is_fragile = True
             if self.writer is None:
                 self._open_writer()
 
     def close(self) -> None:
         """Close the connections and wake all waiters."""
         inside = self.lock._is_owned() or self.read_lock._is_owned()
-        self._closed = self._patience.over = True
+        self._closed = self._busy_handler.over = True
         with self.lock:
             if inside:
                 # This interrupts a step of its own thread; the connections close when that step
@@ -148,7 +148,7 @@ class File:
         if now >= self._look_at:
             self._look()
         if now >= self._journal_at:
-            short = shorten_journal(writer, self.path, self._patience)
+            short = shorten_journal(writer, self.path, self._busy_handler)
             pause = JOURNAL_EVERY if short else JOURNAL_EVERY * JOURNAL_IN_USE
             self._journal_at = SystemClock.monotonic() + pause
         if level != self._level:
@@ -166,8 +166,8 @@ class File:
         """Refuse a step if this thread, which holds the lock, is in the middle of another one."""
         writer = self.writer
         if (
-            self.amid
-            or self._patience.waiting
+            self.is_fragile
+            or self._busy_handler.waiting
             or (writer is not None and (writer.in_transaction or _writes(writer)))
         ):
             raise ReentrantStepError(
@@ -244,12 +244,12 @@ class File:
         """Start again with new locks, no connections and no thread."""
         self.wake.abandon()
         inherited = [one for one in (self.writer, self.reader) if one is not None]
-        patience = self._patience
+        busy_handler = self._busy_handler
         self._start()
         if self._stranded:
             # The interrupted step may continue here too, in parallel with the parent, and must fail
             # soon. It can only be in a statement that calls now_us() or the busy handler.
-            patience.stranded = self.time.stranded = True
+            busy_handler.stranded = self.time.stranded = True
             for connection in inherited:
                 connection.exec_trace = self._refuse
             self._inherited = inherited  # closing them here would disturb the parent
@@ -261,7 +261,7 @@ class File:
     def _set_level(self, writer: apsw.Connection, level: int) -> None:
         self._level = 0  # unknown if this is interrupted
         if level > self._strictest:
-            make_strict(writer, level == FULL)
+            configure_journal(writer, level == FULL)
             self._strictest = level
         writer.execute(f"PRAGMA synchronous = {level}")
         self._level = level
@@ -282,7 +282,7 @@ class File:
 
     def _open_writer(self) -> apsw.Connection:
         self.check_open()
-        connection = self._connect(self._patience)
+        connection = self._connect(self._busy_handler)
         try:
             self._begin_era(connection)
         except apsw.Error as error:
@@ -296,15 +296,15 @@ class File:
 
     def _open_reader(self) -> apsw.Connection:
         self.check_open()
-        reader = self._connect(Patience())
+        reader = self._connect(BusyHandler())
         if self.identity is not None:
             self._look()
         self.reader = reader
         return reader
 
-    def _connect(self, patience: Patience) -> apsw.Connection:
+    def _connect(self, busy_handler: BusyHandler) -> apsw.Connection:
         try:
-            connection = open_connection(self.path, patience)
+            connection = open_connection(self.path, busy_handler)
         except apsw.Error as error:
             raise translated(error, self.path) from error
         make_wake_file(self.path)
@@ -337,7 +337,7 @@ class File:
             rows: list[Any] = connection.execute(QUERIES["era"]).fetchall()
         except UnicodeDecodeError:
             return None
-        return Era(*rows[0]) if rows and sound_era(rows[0]) else None
+        return Era(*rows[0]) if rows and is_sound_era(rows[0]) else None
 
     def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
         """Run one query; it sees what is committed."""
@@ -356,7 +356,7 @@ class File:
                 found.append((key, rows[0][0]))
         return found
 
-    def _signal(self) -> Signal:
+    def _signal(self) -> CommitSignal:
         return self._make_signal(wake_path(self.path), self._data_version)
 
     def _data_version(self) -> int:

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["InotifySignal", "PollingSignal", "Signal", "best_signal"]
+__all__ = ["CommitSignal", "InotifySignal", "PollingSignal", "best_signal"]
 
 IN_ACCESS = 0x1
 EVENT = struct.Struct("iIII")
 FIRST_POLL, LAST_POLL = 0.001, 0.05
 
 
-class Signal(Protocol):
-    """Something that one thread can wait for."""
+class CommitSignal(Protocol):
+    """The sign of a commit by another process, which one thread can wait for."""
 
     def wait(self, timeout: float) -> bool:
         """Wait for a commit of another process; False if none came in time."""
@@ -116,7 +116,7 @@ class PollingSignal:
         """Nothing is held."""
 
 
-def best_signal(path: str, version: Callable[[], int]) -> Signal:
+def best_signal(path: str, version: Callable[[], int]) -> CommitSignal:
     """Return an `InotifySignal`, or a `PollingSignal` if inotify is not available."""
     if sys.platform == "linux":
         try:

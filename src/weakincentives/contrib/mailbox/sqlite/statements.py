@@ -19,7 +19,7 @@ __all__ = [
     "take",
     "take_by_id",
     "undo",
-    "unknown",
+    "without_repeats",
 ]
 
 REMEMBER_IDS_US = int(REMEMBER_IDS * MICRO)
@@ -57,7 +57,7 @@ def queries_of(queue: int) -> Queries:
     return queries
 
 
-def unknown(
+def without_repeats(
     connection: apsw.Connection,
     queries: Queries,
     messages: Sequence[Outgoing],

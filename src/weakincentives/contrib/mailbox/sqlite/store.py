@@ -26,7 +26,7 @@ from .database import Database
 from .due import Due
 from .queries import QUERIES
 from .replies import SQLiteReplyTable
-from .unreadable import SOUND, mended, mended_sight
+from .unreadable import LEASED_ROW_TYPES, mended, mended_seen
 from .wake import Key
 
 __all__ = ["SQLiteStore"]
@@ -178,7 +178,7 @@ class SQLiteStore:
         next_due = None if rows else self._due.next_due(now)
         leased = [
             Leased(row[2], f"{row[0]}.{row[1]}", *row[3:])
-            if tuple(map(type, row)) == SOUND
+            if tuple(map(type, row)) == LEASED_ROW_TYPES
             else mended(row)
             for row in rows
         ]
@@ -298,7 +298,7 @@ class SQLiteStore:
             before = offset + len(rows) - read(queries["count"])[0][0]
             arguments = (self._database.time.now_us(), True, limit - len(rows), max(before, 0))
             rows += read(queries["peek_due"], arguments)
-        return [mended_sight(row) for row in rows]
+        return [mended_seen(row) for row in rows]
 
     def listen(self, *, in_loop: bool = False) -> "SQLiteListener":
         """Return a new listener."""
@@ -326,7 +326,7 @@ class SQLiteStore:
     ) -> int:
         now = self._database.time.now_us()
         if any(message.given for message in messages):
-            messages = statements.unknown(connection, queries, messages, now)
+            messages = statements.without_repeats(connection, queries, messages, now)
         self._check_room(connection, queries, len(messages))
         wall = self.clock.time()
         delayed = [message for message in messages if message.delay]

@@ -13,9 +13,17 @@ from weakincentives.runtime.mailbox.seam.store import Leased, Seen
 
 from .queries import FAR_US, QUERIES
 
-__all__ = ["SOUND", "as_text", "mend_texts", "mended", "mended_sight", "odd_reply", "sound_era"]
+__all__ = [
+    "LEASED_ROW_TYPES",
+    "as_text",
+    "is_sound_era",
+    "mend_texts",
+    "mended",
+    "mended_seen",
+    "odd_reply",
+]
 
-SOUND = (int, int, str, bytes, int, int, float, float, int)
+LEASED_ROW_TYPES = (int, int, str, bytes, int, int, float, float, int)
 """The types of the columns of a leased row that we wrote."""
 
 LATEST = 253_402_300_799.0
@@ -43,7 +51,7 @@ def mended(row: tuple[Any, ...]) -> Leased:
     )
 
 
-def mended_sight(row: tuple[Any, ...]) -> Seen:
+def mended_seen(row: tuple[Any, ...]) -> Seen:
     """Do what `mended` does, for a row that was peeked at."""
     id, payload, deliveries, nacks, enqueued_at = row
     return Seen(as_text(id), _bytes(payload), _count(deliveries), _count(nacks), _time(enqueued_at))
@@ -63,7 +71,7 @@ def odd_reply(
     return "" if owner is None or type(owner) is str else "an owner that is not text"
 
 
-def sound_era(era: tuple[Any, ...]) -> bool:
+def is_sound_era(era: tuple[Any, ...]) -> bool:
     """Return whether a row of the table ``era`` has values that we could have written."""
     boot, *times = era
     return type(boot) is str and all(type(one) is int and abs(one) < LATEST_US for one in times)

@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import MailboxError
 from weakincentives.runtime.mailbox.seam.forks import take_locks
 from weakincentives.runtime.mailbox.seam.waiting import Bell
 
-from .inotify import Signal
+from .inotify import CommitSignal
 
 __all__ = ["Key", "Wake"]
 
@@ -34,7 +34,7 @@ class Wake:
         self,
         path: str,
         look: weakref.WeakMethod[Callable[[Iterable[Key]], Iterable[tuple[Key, int]]]],
-        make_signal: weakref.WeakMethod[Callable[[], Signal]],
+        make_signal: weakref.WeakMethod[Callable[[], CommitSignal]],
     ) -> None:
         self._path = path
         self._look = look
@@ -158,10 +158,10 @@ class Wake:
 
 
 class Watch:
-    """A thread that waits for a `Signal` and passes it on."""
+    """A thread that waits for a `CommitSignal` and passes it on."""
 
     def __init__(
-        self, signal: Signal, heard: Callable[[], None], idle: Callable[["Watch"], bool]
+        self, signal: CommitSignal, heard: Callable[[], None], idle: Callable[["Watch"], bool]
     ) -> None:
         self.signal = signal
         self._heard = heard
@@ -203,7 +203,7 @@ class Watch:
 
 
 def _watching(
-    signal: Signal, heard: Callable[[], None], idle: Callable[[Watch], bool]
+    signal: CommitSignal, heard: Callable[[], None], idle: Callable[[Watch], bool]
 ) -> Watch | None:
     """Start the thread; None if the process cannot start one: waiters then look by themselves."""
     try:

@@ -79,7 +79,7 @@ class LongPolls:
         with self._lock:
             self._line.append(waiter)
             try:
-                self._staff()
+                self._start_polls()
             except RuntimeError:  # no thread can start; running polls serve the others
                 self._line.remove(waiter)
                 raise
@@ -97,7 +97,7 @@ class LongPolls:
         if not self.leave(waiter):
             waiter.future.add_done_callback(self._give_back_later)
 
-    def _staff(self) -> None:
+    def _start_polls(self) -> None:
         """Start polls until each waiter has one, up to the limit; the caller holds the lock."""
         while self._polls < min(len(self._line), MAX_POLLS):
             waiter = self._line[self._polls]
@@ -149,7 +149,7 @@ class LongPolls:
         self._give_back(messages)
         with self._lock:
             self._polls -= 1
-            self._staff()
+            self._start_polls()
 
     def _serve(self, waiter: Waiter, leases: Leases, seconds: float) -> None:
         try:

@@ -25,8 +25,8 @@
 -- payload, ... }; acknowledged has a character for each handle: 1 done, 0 refused, 2 (only in a
 -- repeat) refused and the message is gone. Payloads are eight mebibytes together, or one message.
 --
--- Another program may have written anything into the keys. A record whose id names a payload is leased, with
--- zeros and the present for what cannot be read of it; any other is set aside.
+-- Another program may have written anything into the keys. A record whose id has a payload is
+-- leased; fields that cannot be read become 0 or the present time. Any other record is set aside.
 
 local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local unreadable = KEYS[6]

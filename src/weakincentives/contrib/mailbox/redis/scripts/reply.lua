@@ -36,7 +36,7 @@ local function lives_until(when)
   redis.call('ZADD', expiry, when, id)
 end
 
--- The bell stays for a while after a removal: a waiter may have looked before it and block after it.
+-- The bell stays for a while after a removal: a waiter may have looked before and block after.
 local function ring(lasts)
   if redis.call('LLEN', bell) == 0 then redis.call('RPUSH', bell, '1') end
   redis.call('PEXPIRE', bell, lasts)
