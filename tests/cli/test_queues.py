@@ -246,7 +246,7 @@ def test_an_empty_queue_on_redis_may_be_none(
 def test_a_message_sent_to_memory_is_said_to_be_gone(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["send", "q", "1", "--url", "memory://"]) == 0
     said = capsys.readouterr().err
-    assert said == "wink: memory:// ends with this process, and the message with it\n"
+    assert said == "wink: memory:// exists only in this process, so the message will be lost\n"
 
 
 def test_a_missing_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

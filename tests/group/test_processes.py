@@ -136,7 +136,7 @@ def test_a_deadline_that_passes_ends_the_process_all_the_same(start):
     child.send(signal.SIGTERM)
     code, said, log, seconds = child.end()
     assert (code, said) == (0, ["told", "cut"])
-    assert "not ended within 0.3 s: Saying-0" in log
+    assert "did not end within 0.3 s: Saying-0" in log
     assert seconds < 10 * 1.0
 
 

@@ -130,8 +130,8 @@ def test_a_thread_that_is_struck_with_the_turn_in_hand_passes_it_on(monkeypatch)
             errors.append(error)
 
     runner = threading.Thread(target=run, daemon=True)
-    turn = StruckTurn(worker._shared.turn, lambda: runner, looking)
-    object.__setattr__(worker._shared, "turn", turn)
+    turn = StruckTurn(worker._shared.wait_lock, lambda: runner, looking)
+    object.__setattr__(worker._shared, "wait_lock", turn)
 
     async def lease_slowly(*arguments, **options):
         return slow_lease(*arguments, **options)

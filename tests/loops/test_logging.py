@@ -54,15 +54,15 @@ def test_a_mailbox_that_is_away_is_told_once_and_that_it_is_back(log):
     with in_background(Worker(box, print, config=config)):
         eventually(lambda: len(unreachable) > 5, within=120)
         assert len(records(log, "jobs cannot be reached")) == 1
-        assert not records(log, "jobs is reached again")
+        assert not records(log, "jobs can be reached again")
         box.set_connection_error(None)
-        eventually(lambda: records(log, "jobs is reached again"))
+        eventually(lambda: records(log, "jobs can be reached again"))
     (away,) = records(log, "jobs cannot be reached")
     assert away.levelname == "WARNING"
     assert away.exc_text is None
     assert away.getMessage().isprintable()
     assert "hunter2" not in away.getMessage()
-    (back,) = records(log, "jobs is reached again")
+    (back,) = records(log, "jobs can be reached again")
     assert back.levelname == "INFO"
     assert back.seconds >= 0
 
@@ -80,8 +80,8 @@ def test_a_long_outage_is_told_again_at_a_slow_pace(log):
     assert told[0].startswith("jobs cannot be reached: MailboxConnectionError: down")
     assert told[1].startswith("jobs cannot be reached for 60 s")
     outage.over()
-    (back,) = records(log, "jobs is reached again")
-    assert back.getMessage() == "jobs is reached again after 300 s"
+    (back,) = records(log, "jobs can be reached again")
+    assert back.getMessage() == "jobs can be reached again after 300 s"
     outage.over()
     outage.met(MailboxConnectionError("down"))
     assert len(records(log, "jobs cannot be reached")) == 6

@@ -44,7 +44,7 @@ def in_thread(worker):
 
 
 def is_reached_again(caplog, name="jobs"):
-    return any(f"{name} is reached again" in line for line in caplog.messages)
+    return any(f"{name} can be reached again" in line for line in caplog.messages)
 
 
 def test_an_outage_is_told_while_the_backend_tries_and_so_is_its_end(binary, patient, told, caplog):
@@ -82,7 +82,7 @@ def test_what_a_job_cannot_reach_is_not_the_mailbox_of_its_loop(binary, patient,
         elsewhere, failures, done = other.mailbox("elsewhere"), [], threading.Event()
         elsewhere.send("first")
         there.kill()
-        call = retries.Tries.note
+        call = retries.RetryState.note
 
         def job(body):
             elsewhere.send(body)
@@ -95,7 +95,7 @@ def test_what_a_job_cannot_reach_is_not_the_mailbox_of_its_loop(binary, patient,
                 failures.append(pause)
                 return pause
 
-            patch.setattr(retries.Tries, "note", note)
+            patch.setattr(retries.RetryState, "note", note)
             worker = Worker(backend.mailbox("jobs"), job, config=config)
             thread = in_thread(worker)
             backend.mailbox("jobs").send("body")

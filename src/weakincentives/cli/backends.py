@@ -26,7 +26,7 @@ def connect_existing(url: str) -> Backend:
 
 
 def absence_of(url: str, backend: Backend, queue: str) -> str | None:
-    """Return a text that says that there is no such queue, as far as one can know; else None."""
+    """Return a text that says that the queue does not exist, or may not; None if it does."""
     scheme = _scheme(url)
     names = backend.queues() if scheme in ("sqlite", "memory") else None
     mailbox = backend.mailbox(queue)  # raises for a bad name
@@ -38,7 +38,7 @@ def absence_of(url: str, backend: Backend, queue: str) -> str | None:
 
 
 def is_in_memory(url: str) -> bool:
-    """Return whether everything that is sent ends with this process."""
+    """Return whether messages exist only in the memory of this process."""
     return _scheme(url) == "memory"
 
 

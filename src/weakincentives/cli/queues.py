@@ -91,7 +91,7 @@ def send(
         )
     if is_in_memory(url):
         gone = "message" if len(bodies) == 1 else "messages"
-        output.note(f"wink: memory:// ends with this process, and the {gone} with it")
+        output.note(f"wink: memory:// exists only in this process, so the {gone} will be lost")
     if unheard is not None and not isinstance(unheard, output.ReaderGoneError):
         raise output.OutputError(f"all messages were sent, but {unheard}")
 
@@ -184,7 +184,7 @@ def peek(
     if not messages:
         _say_absence(absence)
         if not as_json:
-            output.print_line(f"Nothing waits in {queue}.")
+            output.print_line(f"No messages are pending in {queue}.")
 
 
 def stats(

@@ -22,7 +22,7 @@ from weakincentives.runtime import (
     WorkerConfig,
 )
 from weakincentives.runtime.worker.built_on_worker import BuiltOnWorker
-from weakincentives.runtime.worker.config import SOON
+from weakincentives.runtime.worker.config import DEFAULT_BACKOFF
 from weakincentives.runtime.worker.type_arguments import BoundByAlias, arguments_of, bind
 from weakincentives.runtime.worker.validation import is_async
 from weakincentives.serde import Codec, EncodeError
@@ -68,7 +68,7 @@ class EvalLoop(BoundByAlias, BuiltOnWorker, Generic[InputT, OutputT, ExpectedT])
         self._judge = as_session_evaluator(evaluator)
         self._judges_async = is_async(evaluator)
         config = config if config is not None else WorkerConfig()
-        if config.backoff is SOON:
+        if config.backoff is DEFAULT_BACKOFF:
             # Many workers ask the same provider; if it is down, they must wait longer.
             config = replace(config, backoff=Backoff(base=60.0))
         self._detail = config.error_detail

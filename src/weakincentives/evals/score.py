@@ -50,7 +50,7 @@ SessionEvaluator: TypeAlias = Callable[[OutputT, ExpectedT, Session], Score | bo
 def as_session_evaluator(evaluator: Callable[..., Any]) -> Callable[[Any, Any, Session], Any]:
     """Return a function that calls the evaluator, always takes a session and returns a `Score`.
 
-    For an async evaluator it returns an awaitable of what `as_score` makes a `Score`.
+    For an async evaluator it returns an awaitable instead; pass its result to `as_score`.
     """
     takes_session = _takes_session(evaluator)
 

@@ -74,7 +74,7 @@ Box = RedisMailbox[Any, Any]
 )
 def test_verdicts(error: Exception, cure: Cure, unknown: bool) -> None:
     judged = verdict(error)
-    assert (judged.cure, judged.unknown) == (cure, unknown)
+    assert (judged.cure, judged.may_have_run) == (cure, unknown)
     if cure in (Cure.GO, Cure.ASK):
         assert judged.address in {("127.0.0.1", 6381), ("::1", 6381)}
 

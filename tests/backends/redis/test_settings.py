@@ -172,7 +172,7 @@ def test_min_replicas(binary: Path) -> None:
         two: Box = Box("box", client, min_replicas=2)
         _sent(one, 1, "once")
         assert replica.command("HLEN", "{queue:box}:data") == 1
-        with pytest.raises(MailboxConnectionError, match=r"1 of 2 replicas.*message_id is safe"):
+        with pytest.raises(MailboxConnectionError, match=r"1 of 2 replicas.*safe to send it again"):
             two.send(2, message_id="twice")
         # A repeat finds the message there and changes nothing: it must wait all the same.
         with pytest.raises(MailboxConnectionError, match="1 of 2"):

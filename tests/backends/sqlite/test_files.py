@@ -118,7 +118,7 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
 
 def test_directories(path: Path) -> None:
     assert "is a directory" in refusal(path.parent)
-    assert "does not exist; make it first" in refusal(path.parent / "missing" / "box.db")
+    assert "does not exist; create it first" in refusal(path.parent / "missing" / "box.db")
 
 
 AS_NOBODY = """

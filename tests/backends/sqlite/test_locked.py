@@ -59,7 +59,7 @@ def test_closing_waits_for_nobody_elses_lock(path: Path) -> None:
     box.send("a")
     with locked(path):
         senders = Senders(box, 3)
-        eventually(lambda: box.store._database.file._patience._until)
+        eventually(lambda: box.store._database.file._busy_handler._until)
         began = time.monotonic()
         backend.close()
         senders.join()

@@ -15,7 +15,7 @@ from weakincentives.runtime.mailbox.errors import InvalidParameterError
 from weakincentives.runtime.mailbox.limits import check_positive
 
 from .health_server import HealthServer
-from .member import Ended, Member, Told, members_of
+from .member import Ended, Member, ShutdownReturned, members_of
 from .readiness import DeadLetterDepths, ProbeReport, liveness, readiness
 from .runnable import Runnable
 from .signals import SIGNAL_CHECK_SECONDS, ShutdownCoordinator
@@ -73,7 +73,7 @@ class LoopGroup:
         )
         # A signal handler may call shutdown() at any point: SimpleQueue is reentrant, and the
         # flags are plain attributes, so there is no lock that the handler could deadlock on.
-        self._news: SimpleQueue[StopOrder | Ended | Told] = SimpleQueue()
+        self._news: SimpleQueue[StopOrder | Ended | ShutdownReturned] = SimpleQueue()
         self._once = threading.Lock()
         self._started = False
         self._stopping = False
@@ -270,7 +270,7 @@ class LoopGroup:
         self._await_stop(stopping, deadline)
         unfinished = [one.name for one in self.members if not one.ended or one.cut_off]
         if unfinished:
-            logger.error("not ended within %g s: %s", timeout, ", ".join(unfinished))
+            logger.error("did not end within %g s: %s", timeout, ", ".join(unfinished))
 
     def _await_stop(self, stopping: list[Member], deadline: float) -> None:
         """Wait for the loops until the deadline, and then for what they give back."""

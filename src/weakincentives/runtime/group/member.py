@@ -10,7 +10,7 @@ from weakincentives.runtime.mailbox.errors import InvalidParameterError
 from .readiness import LoopState
 from .runnable import Runnable
 
-__all__ = ["Ended", "Member", "Told", "members_of"]
+__all__ = ["Ended", "Member", "ShutdownReturned", "members_of"]
 
 logger = get_logger(__name__)
 
@@ -23,7 +23,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShutdownReturned:
     """The notice that the shutdown() of a loop has returned."""
 
     member: "Member"
@@ -38,7 +38,7 @@ class Member:
         self.thread: threading.Thread | None = None
         self.ended = True
         self.error: BaseException | None = None
-        self.told = False
+        self.shutdown_returned = False
         """Whether its shutdown() has returned."""
         self.cut_off = False
         """Whether its shutdown() said that work was unfinished at the deadline."""
@@ -63,25 +63,25 @@ class Member:
             self.ended = True
             raise
 
-    def stop(self, timeout: float, announce: Callable[[Told], None]) -> None:
-        """Stop the loop within ``timeout`` seconds, in a thread; announce when it was told."""
+    def stop(self, timeout: float, announce: Callable[[ShutdownReturned], None]) -> None:
+        """Stop the loop within ``timeout`` seconds, in a thread; announce its return."""
 
         def stop() -> None:
-            # Not every loop of a user returns something, so None is no complaint.
+            # A user's own loop may return None, which is not a complaint.
             self.cut_off = self._shutdown(timeout) is False
-            self.told = True
-            announce(Told(self))
+            self.shutdown_returned = True
+            announce(ShutdownReturned(self))
 
         try:
             threading.Thread(target=stop, daemon=True).start()
         except RuntimeError:
             # No thread can be started, and waiting here would delay stopping the other loops.
             self._shutdown(0.0)
-            self.told = True
+            self.shutdown_returned = True
 
     def has_stopped(self, *, late: bool) -> bool:
         """Return whether there is nothing to wait for; ``late`` means after the deadline."""
-        return self.told and (self.ended or (late and self.cut_off))
+        return self.shutdown_returned and (self.ended or (late and self.cut_off))
 
     def _shutdown(self, timeout: float) -> bool | None:
         try:

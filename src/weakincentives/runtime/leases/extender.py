@@ -64,7 +64,7 @@ DEFAULT_EXTENSION = LeaseExtenderConfig().extension
 
 @dataclass(slots=True)
 class LeaseCounters:
-    """How often a `LeaseExtender` has done what so far."""
+    """Counts what a `LeaseExtender` has done so far."""
 
     held: int = 0
     extended: int = 0

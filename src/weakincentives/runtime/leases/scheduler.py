@@ -374,7 +374,7 @@ class LeaseSchedulers:
         self._of.setdefault(id(scheduler.backend), scheduler)
 
     def forget(self, scheduler: LeaseScheduler) -> None:
-        """Remove a scheduler; callers that still have it may go on using it."""
+        """Remove a scheduler; callers that still have it may continue to use it."""
         if self._of.get(id(scheduler.backend)) is scheduler:
             del self._of[id(scheduler.backend)]
 

@@ -77,7 +77,7 @@ def class_check(declared: Any, parameter: str) -> ClassCheck | None:
 
 
 def members_of(declared: Any) -> tuple[Member, ...] | None:
-    """Return the members of a declared type; None if its values cannot be told by their class."""
+    """Return the members of a declared type; None if a value's class does not decide."""
     if declared is None:
         return (Member(type(None)),)
     # The type behind a NewType, and behind a ``type`` statement of Python 3.12.
@@ -100,7 +100,7 @@ def members_of(declared: Any) -> tuple[Member, ...] | None:
 
 
 def overlap(one: Any, other: Any) -> bool:
-    """Return whether some value may be of both types; True if that cannot be told."""
+    """Return whether some value may be of both types; True if that is unknown."""
     members, others = members_of(one), members_of(other)
     if members is None or others is None:
         return True

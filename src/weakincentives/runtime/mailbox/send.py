@@ -73,7 +73,7 @@ class SentIds(list[str]):
     """The ids of a batch that was sent."""
 
     stored: int | None = 0
-    """How many of the messages are new, because their ids were not known; None: not told."""
+    """How many messages are new, because their ids were not known; None if unknown."""
 
 
 def stored_of(ids: Sequence[str]) -> int | None:

@@ -59,7 +59,7 @@ def _body_annotation(handler: Callable[..., Any]) -> Any:
 
 
 def _reply_annotation(handler: Callable[..., Any], error_reply: Callable[..., Any] | None) -> Any:
-    """Return the type of all replies, None if the annotations do not tell it."""
+    """Return the type of all replies, None if the annotations do not give it."""
     made_by = [handler] if error_reply is None else [handler, error_reply]
     try:
         returned = [_return_annotation(maker) for maker in made_by]
@@ -89,7 +89,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Return an annotation as a type, also one that is text or has text in it."""
+    """Return an annotation as a type, even if it is a string or contains one."""
     if annotation is inspect.Signature.empty:
         return Any
     plain = _plain_function(function)

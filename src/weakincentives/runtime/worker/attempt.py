@@ -28,29 +28,29 @@ UNREAD: Any = object()
 
 
 class State(Enum):
-    """Where an attempt stands."""
+    """The state of an attempt."""
 
     following: tuple["State", ...]
-    """The states that may come next; none of a state that is the last."""
+    """The states that may come next; a final state has none."""
 
     RECEIVED = "received"
     """Its message is leased and waits for its turn."""
     RUNNING = "running"
     """Its handler was called."""
     UNANSWERED = "unanswered"
-    """It has ended; its answer is to be sent, and then it is to be acknowledged."""
+    """Its handler has ended; its answer must be sent, and then its message acknowledged."""
     FINISHED = "finished"
-    """It has ended; it is to be acknowledged, and nothing else."""
+    """Its handler has ended; only the acknowledgement is left to do."""
     ACKNOWLEDGED = "acknowledged"
     GIVEN_BACK = "given back"
-    """Its message will be delivered again, because this worker said so."""
+    """This worker has given its message back, to be delivered again."""
     ABANDONED = "abandoned"
-    """This worker says nothing more for it: the lease was lost, or ends by itself."""
+    """This worker does nothing more for it: the lease was lost, or runs out by itself."""
     INHERITED = "inherited"
     """This process is a forked child, and the attempt is its parent's."""
 
 
-# Names of their own, because a look into the class costs more.
+# Module-level names, because looking them up in the class is slower.
 RECEIVED, RUNNING, UNANSWERED, FINISHED = list(State)[:4]
 ACKNOWLEDGED, GIVEN_BACK, ABANDONED, INHERITED = _LAST = tuple(State)[4:]
 
@@ -63,9 +63,9 @@ for _last in _LAST:
 
 
 class Attempt:
-    """One delivery of a message in a worker's hands."""
+    """One delivery of a message, handled by this worker."""
 
-    # Of the class until they change: most attempts need none of them.
+    # Class attributes until they are set: most attempts need none of them.
     state = RECEIVED
     route: str | None = None
     """How the sender gets an answer: ``channel``, ``reply_to``, ``responses`` or not at all."""
@@ -73,11 +73,11 @@ class Attempt:
     answer: "Reply | None" = None
     """What is to be sent before the acknowledgement."""
     in_doubt = False
-    """A step of its settlement was cut off: nobody knows whether it has happened."""
+    """Whether a step that settles it was cut off, so that its effect is unknown."""
     exit: SystemExit | None = None
-    """How its handler asked to end the process."""
+    """The `SystemExit` with which its handler asked to end the process."""
     sequels: tuple[tuple[Any, str], ...] = ()
-    """What was sent because of it: the mailbox and the id."""
+    """The mailbox and the id of each reply or dead letter that was sent for it."""
     job: "Job | AsyncJob | None" = None
     """What its handler was given."""
     started: float | None = None
@@ -89,16 +89,16 @@ class Attempt:
     parts: "JobParts | None" = None
     """What its handler has emitted."""
     is_handed_over = False
-    """Another thread or task settles it."""
+    """Whether another thread or task settles it."""
     is_replying = False
-    """Its handler is sending the answer."""
+    """Whether its handler is sending the answer now."""
     has_replied = False
-    """Its handler has sent the answer."""
+    """Whether its handler has sent the answer."""
 
     def __init__(self, message: Any, lease: Lease) -> None:
         self.message = message
         self.lease = lease
-        """Its message is the one that the mailbox handed out, if `message` is an adapter."""
+        """Its own ``message`` is the original one if `message` is an adapter."""
 
     def __repr__(self) -> str:
         return f"<Attempt at {self.message!r}, {self.state.value}>"
@@ -110,12 +110,12 @@ class Attempt:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all that is left is to answer and to acknowledge it."""
+        """Whether only the answer and the acknowledgement are left to do."""
         return self.state is FINISHED or self.state is UNANSWERED
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more is to be done for it here."""
+        """Whether this worker has nothing more to do for it."""
         return not self.state.following
 
     @property
@@ -147,7 +147,7 @@ class Attempt:
 
     def become(self, state: State) -> None:
         """Change the state; a final state never changes, and later calls are ignored."""
-        # At the deadline of a shutdown two threads may speak for the same attempt.
+        # At the deadline of a shutdown, two threads may settle the same attempt.
         now = self.state
         if state in now.following:
             self.state = state
@@ -155,17 +155,17 @@ class Attempt:
             raise RuntimeError(f"{self!r} cannot become {state.value}")
 
     def answer_with(self, reply: "Reply") -> None:
-        """Send this before the acknowledgement."""
+        """Record the answer, which must be sent before the acknowledgement."""
         self.answer = reply
         self.become(UNANSWERED)
 
     def finish(self) -> None:
-        """Record that nothing is left to do but the acknowledgement."""
+        """Record that only the acknowledgement is left to do."""
         self.answer = None
         self.become(FINISHED)
 
     def hand_over(self, reason: "Cancelled") -> "Attempt":
-        """Let another thread go on; whatever this one still says for the attempt is ignored."""
+        """Return a copy for another thread to settle; this one is ignored from now on."""
         other = Attempt(self.message, self.lease)
         other.__dict__.update(self.__dict__)
         self.cancelled = self.cancelled or reason
@@ -174,5 +174,5 @@ class Attempt:
         return other
 
     def inherit(self) -> None:
-        """Leave it to the parent of this forked child, whatever its state was."""
+        """Mark it, in a forked child, as belonging to the parent, whatever its state was."""
         self.state = INHERITED

@@ -20,7 +20,7 @@ class AwaitedInbox(Inbox):
     """An `Inbox` whose steps suspend: the event loop serves other jobs meanwhile."""
 
     def check(self, count: int, visibility: float, wait: float) -> tuple[int, float, float]:
-        """Return what `exchange_async` may be asked for; mailboxes of any client will do."""
+        """Check the arguments of `exchange_async`; the mailbox may have any kind of client."""
         return check_receive(self.limits, count, *rounded_up(self.limits, visibility, wait))
 
     async def exchange_async(

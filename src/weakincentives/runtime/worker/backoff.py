@@ -17,9 +17,9 @@ DEFAULT_BASE = 2.0
 class Backoff:
     """Exponential backoff in seconds: ``base`` doubled with each attempt, up to ``cap``.
 
-    With full jitter the wait is drawn between nothing and that, so that jobs which failed
-    together do not come back together. What is left out is as in a `Worker`; a ``cap`` below the
-    default ``base`` lowers that too.
+    With ``jitter`` the wait is random between 0 and that, so that jobs that failed together do not
+    come back together. The defaults are those of a `Worker`; a ``cap`` below the default ``base``
+    lowers the base too.
     """
 
     base: float = DEFAULT_BASE
@@ -37,7 +37,7 @@ class Backoff:
             )
 
     def delay(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
-        """Return the wait after the attempt of this number; the first is 1."""
+        """Return the wait after this attempt; the first attempt is number 1."""
         # Beyond 2**62 the cap decides for any base that a clock can measure.
         longest = min(self.cap, self.base * 2.0 ** min(max(attempt - 1, 0), 62))
         return longest * draw() if self.jitter else longest
@@ -47,5 +47,5 @@ _TRANSPORT = Backoff(base=0.2, cap=5.0)
 
 
 def transport_pause(failures: int, draw: Callable[[], float] = random.random) -> float:
-    """Return how long a loop waits after its mailbox failed so many times in a row: 0.1 to 5 s."""
+    """Return the pause after a mailbox failed this many times in a row: 0.1 to 5 s."""
     return max(0.1, _TRANSPORT.delay(failures, draw))

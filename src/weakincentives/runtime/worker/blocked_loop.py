@@ -15,14 +15,14 @@ __all__ = ["LOOP_WATCH", "LoopWatch", "WatchedLoop"]
 logger = get_logger(__name__)
 
 BLOCKED_SECONDS = 1.0
-"""A loop that does not answer for so long is reported."""
+"""A loop that does not answer for this many seconds is reported."""
 LOOK_SECONDS = 0.5
 FRAMES = 20
 """How much of the stack the report shows."""
 
 
 class WatchedLoop:
-    """One event loop, which is asked for a sign of life again and again."""
+    """One event loop, which is asked for a sign of life at regular intervals."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -48,7 +48,7 @@ class WatchedLoop:
         if self._is_reported and asked is not None:
             seconds = time.monotonic() - asked
             logger.warning(
-                "%s: the event loop goes on; it was blocked for %.1f s",
+                "%s: the event loop runs again; it was blocked for %.1f s",
                 self._name,
                 seconds,
                 extra={"mailbox": self._name, "seconds": round(seconds, 1)},
@@ -59,8 +59,8 @@ class WatchedLoop:
         frame = sys._current_frames().get(self._thread)
         stack = "".join(traceback.format_stack(frame)[-FRAMES:]) if frame is not None else ""
         logger.warning(
-            "%s: the event loop has been blocked for %.1f s, and no other job can go on. Await "
-            "what takes long, or run it with asyncio.to_thread. It is here:\n%s",
+            "%s: the event loop has been blocked for %.1f s, and no other job can run. Await "
+            "slow calls, or make them in asyncio.to_thread. It is blocked here:\n%s",
             self._name,
             seconds,
             stack,
@@ -69,7 +69,7 @@ class WatchedLoop:
 
 
 class LoopWatch:
-    """Looks at all the event loops of workers, from one thread that runs while there are any."""
+    """Watches all event loops of workers, from one thread that runs while there are any."""
 
     def __init__(self) -> None:
         self.reset()
@@ -92,7 +92,7 @@ class LoopWatch:
         return watched
 
     def unwatch(self, watched: WatchedLoop) -> None:
-        """Watch this loop no longer."""
+        """Stop watching a loop."""
         self._watched.pop(watched, None)
 
     def _run(self) -> None:

@@ -11,7 +11,7 @@ __all__ = ["BuiltOnWorker"]
 
 
 class BuiltOnWorker:
-    """A loop that has a worker do its work."""
+    """A loop that uses a `Worker` for its work."""
 
     _worker: Worker[Any, Any]
 

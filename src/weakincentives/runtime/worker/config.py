@@ -1,4 +1,4 @@
-"""What a loop and its user agree on."""
+"""The settings of a loop, and what it reports about failures."""
 
 import logging
 from collections.abc import Callable
@@ -16,43 +16,44 @@ from .decide import Thresholds
 if TYPE_CHECKING:
     from weakincentives.runtime.dead_letters.policy import DLQPolicy
 
-__all__ = ["SOON", "Failure", "Settings", "WorkerConfig", "within"]
+__all__ = ["DEFAULT_BACKOFF", "Failure", "Settings", "WorkerConfig", "within"]
 
 
-# Compared by identity: a loop with another default must know whether this one was asked for.
-SOON = Backoff()
+# Compared by identity, so that a loop with another default knows whether the user chose this.
+DEFAULT_BACKOFF = Backoff()
 SHORTEST_ASKED = 1.0
 """The shortest interval between extensions that a sender may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """How a loop works."""
+    """The settings of a loop."""
 
     concurrency: int = 1
-    """How many jobs run at once: of a plain handler each in a thread, at most 1,000; of an async
-    one each as a task of one event loop, at most 10,000."""
+    """How many jobs run at once. Jobs of a plain handler are threads, at most 1,000; jobs of an
+    async handler are tasks of one event loop, at most 10,000."""
     batch: int = 1
-    """How many messages a thread takes at a time. More is faster for short jobs; a finished one
-    is then acknowledged with the others of its batch. An event loop fills all its free places."""
+    """How many messages a thread receives at a time. More is faster for short jobs, but a finished
+    job is acknowledged only with the rest of its batch. An event loop fills all its free places
+    instead."""
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
-    backoff: Backoff = SOON
-    """The wait before a failed job is tried again. In an EvalLoop the default stands for its own,
-    which begins at a minute."""
+    backoff: Backoff = DEFAULT_BACKOFF
+    """The wait before a failed job is retried. An EvalLoop has its own default, which begins at a
+    minute."""
     error_detail: Literal["type", "text"] = "type"
-    """What senders are told of an error: its type, or its text as well."""
+    """What an error reply shows: the error's type, or its text as well."""
     dispatcher: Dispatcher | None = None
-    """Who is told of events; by default the mailbox's own."""
+    """Gets the events of the loop; by default the mailbox's dispatcher."""
     time_limit: float | None = None
-    """How many seconds a handler may take; after that its job has failed with
-    `TimeLimitExceededError`. None means no limit."""
+    """How many seconds a handler may take; then its job fails with `TimeLimitExceededError`. None
+    means no limit."""
     max_put_off: float = 86_400.0
-    """How many seconds after its sending a message can still be put off by `RetryAfter`; later
-    that is a failure."""
+    """For how many seconds after it was sent a message can be put off by `RetryAfter`; after that,
+    `RetryAfter` counts as a failure."""
     failure_log: str = "Message handling failed"
-    """How the log line of a failure begins."""
+    """The beginning of the log line of a failure."""
     failure_level: int = logging.WARNING
-    """How serious a failure is that is retried; the last one is always an error."""
+    """The log level of a failure that is retried; the last failure is always logged as an error."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -74,23 +75,23 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure as the sender is told of it."""
+    """A failure, as ``error_reply`` gets it."""
 
     message_id: str
     text: str
     """The error's type and a reference; its own text only if the loop's config says so."""
     reference: str
-    """Stands in the log beside the whole error."""
+    """The log shows it beside the whole error."""
     error: BaseException
     body: Any = None
-    """What was sent; None if it could not be read."""
+    """The body of the message; None if it could not be read."""
     request_id: Any = None
     dead_lettered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a worker was given beside its mailbox and its handler."""
+    """Everything that a worker was given besides its mailbox and its handler."""
 
     config: WorkerConfig
     error_reply: Callable[[Failure], Any] | None
@@ -108,9 +109,9 @@ class Settings:
 
 
 def within(asked: LeaseExtenderConfig, own: LeaseExtenderConfig) -> LeaseExtenderConfig:
-    """Return how a request's lease is kept: as its sender asks, as far as the loop's own allows.
+    """Return how to extend a request's lease: as its sender asks, within the loop's limits.
 
-    What the sender left at its default is the loop's own.
+    Where the sender left the default, the loop's own setting is used.
     """
     default = LeaseExtenderConfig()
     longest = own.max_lease_seconds

@@ -1,4 +1,4 @@
-"""What a handler raises, or has raised at it, for its job's sake."""
+"""Errors that a handler raises, or that are raised in it, to control its job."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING

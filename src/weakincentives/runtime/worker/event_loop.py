@@ -1,4 +1,4 @@
-"""The jobs of an async handler: all of them are tasks of one event loop."""
+"""Runs the jobs of an async handler as tasks of one event loop."""
 
 import asyncio
 import os
@@ -41,28 +41,28 @@ __all__ = ["FINALLY_SECONDS", "WorkerLoop"]
 logger = get_logger(__name__)
 
 LARGEST_LEASE = 200
-"""How many messages are leased at a time: opening more at once would stall the event loop."""
+"""The most messages that are leased at a time: opening more at once would stall the event loop."""
 GATHER_SECONDS = 0.005
-"""How long places that became free wait for others, to be filled in one step."""
+"""How long a free place waits for others, so that one receive can fill them all."""
 SETTLE_SECONDS = 0.01
-"""How long a finished job waits for others, to be acknowledged in one step."""
+"""How long a finished job waits for others, so that one step can acknowledge them all."""
 MOST_UNSETTLED = 100
-"""So many finished jobs are acknowledged at once."""
+"""When this many jobs have finished, they are acknowledged without waiting for others."""
 IDLE_SECONDS = 0.5
-"""How often a loop looks around although nothing has happened."""
+"""The longest pause between two looks, even if nothing has happened."""
 NOTICED_AFTER_SECONDS = 0.5
-"""How long a fault lasts before the worker tells of it, though the backend still tries again."""
+"""How long a fault must last before the worker reports it, while the backend still retries."""
 PUT_OFF_SECONDS = 60.0
-"""How long a message waits that must run alone, while another one does so for long."""
+"""How long to put off a message that must run alone, if another one is taking very long."""
 SUSPECT_SECONDS = 2.0
-"""How long a message waits that may have killed its workers, while enough such are at work."""
+"""How long to put off a suspect message while enough other suspects are running."""
 
-# A worker that is misused must not go on trying.
+# Errors of the caller, which a retry would not cure.
 MISUSE = (InvalidParameterError, UnsupportedOperationError)
 
 
 class Ended(NamedTuple):
-    """How a handler ended."""
+    """How a handler ended: what it returned or raised."""
 
     value: Any
     error: BaseException | None = None
@@ -87,22 +87,22 @@ class WorkerLoop:
         self._places = places
         self._at_work: dict[Attempt, asyncio.Task[None]] = {}
         self._handlers: dict[Attempt, asyncio.Task[Ended]] = {}
-        """Tasks of their own: who cancels one cancels the job, and not its settlement."""
+        """Separate tasks, so that cancelling one cancels the job but not its settlement."""
         self._answers: dict[Attempt, Carried] = {}
-        """What goes out with the acknowledgement of attempts in `finished`."""
+        """Answers that are sent in the step that acknowledges attempts in `finished`."""
         self._suspects: dict[Attempt, int] = {}
-        """How often workers died with the attempts at work that may be why."""
+        """Attempts at work that may have killed earlier workers, and how many died."""
         self._cut_off: set[Attempt] = set()
-        """Cancelled at the deadline of a shutdown: given back, unless they end all the same."""
+        """Attempts cancelled at the deadline of a shutdown; given back unless they end in time."""
         self._overdue: set[asyncio.Task[None]] = set()
-        """Settle jobs that have failed at their time limit and go on running."""
+        """Tasks that settle jobs which failed at their time limit but still run."""
         self.finished: list[Attempt] = []
-        """To be acknowledged, with the next receive or apart."""
+        """Attempts to be acknowledged, with the next receive or separately."""
         self._being_settled: dict[Attempt, None] = {}
-        """Taken from `finished`, by a step that is under way."""
+        """Attempts that a step in progress has taken from `finished`."""
         self._finished_at = self._freed_at = 0.0
         self._is_urgent = False
-        """Whether a caller waits for the answer of something in `finished`."""
+        """Whether a caller waits for the answer of an attempt in `finished`."""
         self._ids = RememberedIds()
         self._failures = 0
         self._is_exhausted = False
@@ -114,27 +114,27 @@ class WorkerLoop:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._context = copy_context()
-        # One for all settlements, because none of them changes it.
+        # One context for all settlements, because none of them changes it.
         self._settling_context = copy_context()
         self._settling_context.run(RETRIES.set, Retries(self._settling_fails))
 
     # --- what it has in hand ---------------------------------------------------------------
 
     def is_busy(self) -> bool:
-        """Return whether anything is in hand, or may be at any moment."""
+        """Return whether this holds messages, or may get some at any moment."""
         return bool(self._receiving or self._at_work or self.finished or self._being_settled)
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child, and what is in hand is its parent's."""
+        """Whether this is a forked child, and its attempts belong to the parent."""
         return self._is_inherited
 
     def held(self) -> list[Attempt]:
-        """Return what is in hand."""
+        """Return the attempts whose leases this holds."""
         return [*self._being_settled, *self.finished, *self._at_work]
 
     def disown(self) -> None:
-        """Leave what is in hand to the parent of this forked child."""
+        """In a forked child: leave all attempts to the parent."""
         self._is_inherited = True
         for attempt in self.held():
             attempt.inherit()
@@ -219,11 +219,11 @@ class WorkerLoop:
         return not (is_full or self._is_ending() or self._shared.shortage.lasts())
 
     def _is_worth(self, free: int, now: float) -> bool:
-        """Whether enough places are free, or have been for long enough, to be filled."""
+        """Return whether enough places are free, or some have been free for long enough."""
         return free * 20 >= self._places or now - self._freed_at >= GATHER_SECONDS
 
     def _is_due(self, now: float) -> bool:
-        """Whether what has finished should be settled now, and not with the next receive."""
+        """Return whether finished attempts should be settled now, not with the next receive."""
         if self._is_ending():
             return True
         if self._receiving is None:
@@ -248,8 +248,8 @@ class WorkerLoop:
         return IDLE_SECONDS
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # Unlisted: whoever cancels all tasks of the loop, as asyncio.run does when it ends, cancels
-        # `serve`, which then ends in order.
+        # Unlisted, so that code that cancels all tasks, as asyncio.run does at its end, cancels
+        # only `serve`, which then ends this task in order.
         task = start_unlisted(work, self._context.copy())
         task.add_done_callback(lambda _: self._changed.set())
         return task
@@ -266,9 +266,9 @@ class WorkerLoop:
     # --- faults of the mailbox -------------------------------------------------------------
 
     def _fault(self, error: Exception, seconds: float) -> bool:
-        """Tell of a fault that lasts while the backend tries again; True if it should give up.
+        """Report a fault that lasts while the backend retries; return True to make it give up.
 
-        It should when the worker ends and the mailbox is not worth waiting for.
+        It should give up if the worker is stopping and has nothing left to settle, or no more time.
         """
         if seconds >= NOTICED_AFTER_SECONDS and not self._failures:
             self._failures = 1
@@ -284,7 +284,7 @@ class WorkerLoop:
             self._shared.outage.over()
 
     async def _pause_after(self, error: Exception, done: list[Attempt]) -> None:
-        """Keep what was to be settled, tell of the fault, and leave the mailbox alone."""
+        """Keep the attempts for a later step, report the fault, and pause."""
         for attempt in done:
             attempt.in_doubt = True
             self._being_settled.pop(attempt, None)
@@ -303,7 +303,7 @@ class WorkerLoop:
     # --- receiving and settling ------------------------------------------------------------
 
     async def _receive(self, count: int) -> None:
-        """Settle what has finished, fill free places, and wait for messages if there are none."""
+        """Settle finished attempts and fill free places; wait if there are no messages."""
         RETRIES.set(Retries(self._fault, self._fault_is_over))
         if QUARANTINE.owner is not None:
             await QUARANTINE.wait_async(self, self._stop)
@@ -342,7 +342,7 @@ class WorkerLoop:
         )
 
     async def _settle_apart(self) -> None:
-        """Answer and acknowledge what has finished, beside a receive or after the last one."""
+        """Answer and acknowledge finished attempts during a receive, or after the last one."""
         done = self._taken()
         if self._is_ending():
             await self._executor.settle_together(done, lambda: self._exchange(done, 0))
@@ -351,7 +351,7 @@ class WorkerLoop:
                 await self._exchange(done, 0)
             except MISUSE:
                 raise
-            except Exception as error:  # noqa: BLE001 - it is tried again while the leases last
+            except Exception as error:  # noqa: BLE001 - retried while the leases last
                 await self._pause_after(error, done)
                 return
         await self._let_go_of(done)
@@ -359,17 +359,17 @@ class WorkerLoop:
             await self._forget_ids()
 
     def _taken(self) -> list[Attempt]:
-        """Return what has finished, for a step that settles it."""
+        """Take the finished attempts, for a step that settles them."""
         done, self.finished, self._is_urgent = self.finished, [], False
         for attempt in done:
-            if attempt.message.is_finalized:  # by a step after which the mailbox was lost
+            if attempt.message.is_finalized:  # by a step that then failed to receive
                 self._answers.pop(attempt, None)
             attempt.lease.is_settling = True
             self._being_settled[attempt] = None
         return done
 
     async def _let_go_of(self, done: Sequence[Attempt]) -> None:
-        """Take note of what became of the attempts that were to be acknowledged."""
+        """Record the result of acknowledging these attempts, and release their leases."""
         for attempt in done:
             self._being_settled.pop(attempt, None)
             self._answers.pop(attempt, None)
@@ -395,30 +395,32 @@ class WorkerLoop:
         if self._stop.is_set():
             await self._give_back(attempts)
             return
-        if self._shared.is_careful and any(message.delivery_count > 1 for message in messages):
+        if self._shared.isolates_suspects and any(
+            message.delivery_count > 1 for message in messages
+        ):
             attempts = await self._without_suspects(attempts)
         for attempt in attempts:
             self._start(attempt, self._context)
 
     def _held_from_now(self, messages: Sequence[Any]) -> list[Attempt]:
-        """Have the leases of what was received extended from now on."""
+        """Start extending the leases of received messages; return an attempt for each."""
         hold, leases = self._run.hold, self._run.leases
         return [Attempt(message, hold(message, leases)) for message in messages]
 
     def _start(self, attempt: Attempt, context: Context) -> None:
-        """Work on an attempt; its handler is called in a copy of the context."""
+        """Start a task for an attempt; its handler is called in a copy of the context."""
         work = self._work(attempt, context)
         self._at_work[attempt] = task = start_unlisted(work, self._settling_context)
         task.add_done_callback(self._note_error)
 
     def _note_error(self, work: asyncio.Task[None]) -> None:
-        """End the worker with an error that no attempt can be blamed for."""
+        """If a task failed outside its handler, stop the worker with that error."""
         if not work.cancelled() and (error := work.exception()) is not None:
             self._exit = self._exit or error
             self._stop.set()
 
     async def _work(self, attempt: Attempt, context: Context) -> None:
-        """Bring an attempt to its end."""
+        """Run an attempt and carry out its outcome."""
         executor = self._executor
         try:
             outcome = executor.before_run(attempt)
@@ -427,7 +429,7 @@ class WorkerLoop:
             if outcome is RUN:
                 outcome = await self._handle(attempt, context)
             if outcome is None:
-                return  # it is given back with all others that were cut off
+                return  # given back with all others that were cut off
             await executor.carry_out(attempt, outcome)
             if attempt.state is UNANSWERED:
                 answer = executor.carried(attempt)
@@ -446,12 +448,12 @@ class WorkerLoop:
         return self._stop.is_late()
 
     def _leave(self, attempt: Attempt) -> None:
-        """Free the place of an attempt; what is to be acknowledged waits for others."""
+        """Free the place of an attempt; if it must be acknowledged, it waits for others."""
         self._at_work.pop(attempt, None)
         self._suspects.pop(attempt, None)
         now = self._loop.time()
         if attempt.is_handed_over:
-            pass  # so is its lease
+            pass  # with its lease
         elif attempt.has_ended:
             if not self.finished:
                 self._finished_at = now
@@ -467,7 +469,7 @@ class WorkerLoop:
         self._changed.set()
 
     async def _handle(self, attempt: Attempt, context: Context) -> Outcome | None:
-        """Have the handler called, and return what is to be done then; None if it was cut off."""
+        """Call the handler, and return the outcome; None if it was cut off."""
         if attempt in self._cut_off:
             return None
         executor, limit = self._executor, self._shared.time_limit
@@ -494,7 +496,7 @@ class WorkerLoop:
         return decide.after_return(ended.value, lost=lost, answers=answers)
 
     async def _ended(self, attempt: Attempt, context: Context, limit: float | None) -> "Ended":
-        """Run the handler as a task of its own, within the time limit."""
+        """Run the handler in its own task, within the time limit."""
         self._handlers[attempt] = handler = self._loop.create_task(
             self._call(attempt), name=f"job-{attempt.message.id}", context=context.copy()
         )
@@ -506,7 +508,7 @@ class WorkerLoop:
             return await handler
         except asyncio.CancelledError as error:
             if self._is_cancelled():
-                # An event loop that ends cancels all its tasks, the worker's and those of jobs.
+                # An event loop that ends cancels all its tasks: the worker's and the jobs'.
                 self._cut_off.add(attempt)
                 attempt.cancelled = attempt.cancelled or "shutdown"
             return Ended(None, error)
@@ -531,7 +533,7 @@ class WorkerLoop:
         handler.cancel()
 
     async def _call(self, attempt: Attempt) -> "Ended":
-        """Await the handler, in the context of its job; whatever it raises is returned."""
+        """Await the handler in the context of its job; return an error that it raises."""
         CURRENT.set(attempt.lease)
         message, executor, with_job = attempt.message, self._executor, self._shared.with_job
         attempt.job = job = AsyncJob(attempt, executor, self._run.resources)
@@ -549,7 +551,7 @@ class WorkerLoop:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # The event loop would end with an exit that one of its tasks raises.
+            # If a task raises SystemExit, its event loop ends, so it is returned instead.
             if is_from_outside(error) or _is_destroyed(error):
                 raise
             ended = Ended(None, error)
@@ -558,7 +560,7 @@ class WorkerLoop:
         return ended
 
     def _fail_overdue(self, attempt: Attempt) -> None:
-        """Settle a job that was cancelled at its limit and goes on; its place stays taken."""
+        """Settle a job that was cancelled at its limit but still runs; it keeps its place."""
         settling = self._settle_overdue(attempt.hand_over("time_limit"))
         task = start_unlisted(settling, self._settling_context)
         self._overdue.add(task)
@@ -579,25 +581,25 @@ class WorkerLoop:
     # --- messages whose workers died -------------------------------------------------------
 
     async def _without_suspects(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Return what may start now; see to those that may have killed their workers.
+        """Return the attempts that may start now; give back or run alone those that are suspect.
 
-        What is in hand when a worker dies counts as crashed. So the more often that happened, the
-        fewer such messages are at work at once, and one that would be given up after another crash
-        runs when nothing else does.
+        Every message that a worker holds when it dies counts as crashed. So the more crashes a
+        message has, the fewer of its kind run at once, and one that another crash would dead-letter
+        runs alone.
         """
         last = [attempt for attempt in attempts if self._must_run_alone(attempt)]
         if last and not QUARANTINE.is_overdue():
             await self._give_back(attempts)
             await self._work_alone()
             return []
-        # Another one has been alone for long. These do not run beside it, nor hold up the rest.
+        # Another suspect has been running alone for very long. Put these off instead of waiting.
         await self._give_back(last, PUT_OFF_SECONDS)
         crowd = [one for one in attempts if one not in last and not self._has_room(one)]
         await self._give_back(crowd, SUSPECT_SECONDS)
         return [one for one in attempts if one not in last and one not in crowd]
 
     def _has_room(self, attempt: Attempt) -> bool:
-        """Return whether a message may run beside others, and count it if it is suspect."""
+        """Return whether a message may run beside others; if so, count it if it is suspect."""
         crashes = decide.crashes(self._inbox.counts(attempt.message))
         beside = sum(others >= crashes for others in self._suspects.values())
         if beside >= decide.room_for_suspects(crashes, self._places):
@@ -613,15 +615,16 @@ class WorkerLoop:
         )
 
     async def _work_alone(self) -> None:
-        """Work on the next message while nothing else is in the hands of this process."""
-        # What was given back is the next, unless another process was quicker.
+        """Receive one message and run it while this process holds no other."""
+        # That is the one just given back, unless another process was faster.
         if not await QUARANTINE.begin_async(self, self._stop):
             return
         try:
             await self._idle()
             if not self._stop.is_set():
                 for attempt in self._held_from_now(await self._exchange((), 1)):
-                    # In this task's context, so that a worker inside the job knows of it.
+                    # In this task's context, so that a worker inside the job knows that it runs
+                    # alone.
                     self._start(attempt, copy_context())
                 await self._idle()
         except MISUSE:
@@ -632,14 +635,14 @@ class WorkerLoop:
             QUARANTINE.end(self)
 
     async def _idle(self) -> None:
-        """Wait until nothing is at work and all is settled, or it is time to stop."""
+        """Wait until no job runs and all are settled, or until it is time to stop."""
         while self._at_work or self.finished or self._being_settled:
             if self._stop.is_set() or QUARANTINE.is_overdue():
                 return
             await self._stop.wait_async(SETTLE_SECONDS)
 
     async def _give_back(self, attempts: list[Attempt], delay: float = 0.0) -> None:
-        """Give back what was not run, as if it had not been received."""
+        """Give back messages that were not run, as if they had not been received."""
         await self._executor.give_back(attempts, delay)
         for attempt in attempts:
             attempt.lease.release()
@@ -657,7 +660,7 @@ class WorkerLoop:
         ending.result()
 
     async def _end_jobs(self) -> None:
-        """Cancel what still runs, give it a while to end, and give it back."""
+        """Cancel the jobs that still run, wait a few seconds, and give their messages back."""
         tasks = [
             *self._at_work.values(),
             *self._overdue,
@@ -699,7 +702,7 @@ class WorkerLoop:
 
 
 def _is_destroyed(error: BaseException) -> bool:
-    """Return whether the task is being destroyed, rather than its job having raised this."""
+    """Return whether this error means that the task is being destroyed."""
     if not isinstance(error, GeneratorExit):
         return False
     try:
@@ -709,8 +712,8 @@ def _is_destroyed(error: BaseException) -> bool:
 
 
 def _end_child() -> None:
-    """End a child that a job has forked: an event loop cannot go on in two processes."""
-    logger.warning("a job was left by a child that it forked: the child ends here")
+    """End a child process that a job forked: an event loop cannot continue in two processes."""
+    logger.warning("a child that a job forked has left the job; it ends here")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""How failures are told: to the log, and to the sender."""
+"""Reports failures: to the log, and to the sender."""
 
 import logging
 from typing import Any
@@ -23,7 +23,7 @@ def failure_of(
     detail: str,
     given_up_after: int | None,
 ) -> Failure:
-    """Return what ``error_reply`` gets; ``given_up_after`` counts the attempts at a dead letter."""
+    """Return what ``error_reply`` gets; ``given_up_after`` is the attempts of a dead letter."""
     text = f"{type_name(error)}{f': {described(error)}' if detail == 'text' else ''}"
     text = f"{text} (ref {reference})"
     if given_up_after is not None:

@@ -1,7 +1,7 @@
-"""Mailboxes that are not ours, adapted to the `Inbox` that a worker serves.
+"""Adapts mailboxes of other packages to the `Inbox` that a worker serves.
 
-Of such a mailbox no more is expected than `receive`, of its messages `id`, `body` and
-`acknowledge`. Whatever else they can do is used.
+Such a mailbox needs only `receive`, and its messages need only `id`, `body` and `acknowledge`.
+Whatever else they offer is used.
 """
 
 import math
@@ -23,7 +23,7 @@ from .inbox import Hold, Inbox, acknowledge_unreplied
 __all__ = ["ForeignInbox", "ForeignMessage", "id_keeper_of", "inbox_of", "is_ours"]
 
 LONGEST_WAIT = 1.0
-"""Seconds that a receive waits which cannot be interrupted."""
+"""The longest wait of one receive, because it cannot be interrupted."""
 
 
 def is_ours(mailbox: object) -> bool:
@@ -32,7 +32,7 @@ def is_ours(mailbox: object) -> bool:
 
 
 def inbox_of(mailbox: Any) -> Inbox:
-    """Return a mailbox as a worker serves it, whoever wrote it."""
+    """Return the inbox of a mailbox, ours or another package's."""
     return Inbox(mailbox) if is_ours(mailbox) else ForeignInbox(mailbox)
 
 
@@ -43,12 +43,12 @@ def id_keeper_of(mailbox: object) -> IdKeeper | None:
 
 
 class ForeignMessage:
-    """A message of a mailbox that is not ours, with what a worker asks of every message."""
+    """A message of another package's mailbox, with everything that a worker needs from it."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
         self.settled = False
-        """Whether this worker has settled it: the message may not know that itself."""
+        """Whether this worker has settled it; the original may not record that."""
 
     @property
     def id(self) -> str:
@@ -58,18 +58,18 @@ class ForeignMessage:
 
     @property
     def body(self) -> Any:
-        """What was sent."""
+        """The body of the original message."""
         return self.original.body
 
     @property
     def delivery_count(self) -> int:
-        """How many times the message has been received; 1 if nobody counts."""
+        """How many times the message has been received; 1 if the mailbox does not count."""
         count: int = getattr(self.original, "delivery_count", 1)
         return count
 
     @property
     def attempts(self) -> int:
-        """How many of the deliveries count as attempts; all of them if nobody knows."""
+        """How many deliveries count as attempts; all of them if the mailbox does not say."""
         count: int = getattr(self.original, "attempts", self.delivery_count)
         return count
 
@@ -81,12 +81,12 @@ class ForeignMessage:
 
     @property
     def enqueued_at(self) -> Any:
-        """When the message was sent, None if nobody knows."""
+        """When the message was sent; None if the mailbox does not say."""
         return getattr(self.original, "enqueued_at", None)
 
     @property
     def is_finalized(self) -> bool:
-        """Whether it is acknowledged or given back."""
+        """Whether it was acknowledged or given back."""
         return self.settled or getattr(self.original, "is_finalized", False)
 
     def settle_by(self, call: Callable[[], object]) -> None:
@@ -101,7 +101,7 @@ class ForeignMessage:
 
 
 class ForeignInbox(Inbox):
-    """The inbox of a mailbox that is not ours: it does one by one what ours do in one step."""
+    """The inbox of another package's mailbox: it does one by one what ours do in one step."""
 
     store = None
     undoes = False
@@ -132,7 +132,7 @@ class ForeignInbox(Inbox):
         return hold
 
     def let_go(self) -> None:
-        """Do nothing: its messages extend their leases by themselves."""
+        """Do nothing: each message extends its own lease, so there is nothing to close."""
 
     def exchange(
         self,
@@ -157,7 +157,7 @@ class ForeignInbox(Inbox):
                 return [ForeignMessage(message) for message in messages]
 
     def counts(self, message: ForeignMessage) -> Counts:
-        """Return the counts, without nacks where nobody counts them."""
+        """Return the counts, without nacks if the mailbox does not count them."""
         nacks = getattr(message.original, "nack_count", None) if self.counts_nacks else None
         return Counts(message.delivery_count, nacks)
 
@@ -169,7 +169,7 @@ class ForeignInbox(Inbox):
         return None if getattr(message.original, "reply_to", None) is None else "reply_to"
 
     def age(self, message: ForeignMessage) -> float:
-        """Return how many seconds ago a message was sent, 0 if nobody knows."""
+        """Return how many seconds ago a message was sent; 0 if the mailbox does not say."""
         sent = message.enqueued_at
         return 0.0 if sent is None else (datetime.now(UTC) - sent).total_seconds()
 
@@ -221,7 +221,7 @@ class ForeignInbox(Inbox):
             message.settled = True
 
     async def nack(self, message: ForeignMessage, delay: float) -> None:
-        """Give back a message that failed, if it can be; else its lease runs out by itself."""
+        """Nack a message that failed; if it has no nack(), its lease runs out by itself."""
         self._nack(message, delay)
         message.settled = True
 

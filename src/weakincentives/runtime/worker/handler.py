@@ -1,4 +1,4 @@
-"""How a handler wants to be called: with the body, or with the body and its job."""
+"""Finds out how to call a handler: with the body, or with the body and the job."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +34,7 @@ def with_job(handler: Callable[..., Any]) -> Callable[[Any, Any], Any] | None:
 
 
 def _signature(handler: Callable[..., Any]) -> Signature | None:
-    """Return what a handler can be called with, None if Python cannot tell."""
+    """Return the signature of a handler, None if Python does not know it."""
     try:
         own = signature(handler, follow_wrapped=False)
         takes_anything = any(
@@ -58,5 +58,5 @@ def _check(
     except TypeError as error:
         raise InvalidParameterError(
             f"handler must be a function of a body, or of a body and a job; "
-            f"{handler!r:.100} cannot be called so: {error}"
+            f"{handler!r:.100} cannot be called like that: {error}"
         ) from error

@@ -29,26 +29,26 @@ SHORTEST_LEASE = 0.05
 """A shorter lease would be over before it could be extended."""
 
 Hold: TypeAlias = Callable[[Any, LeaseExtenderConfig], Lease]
-"""Begins to extend the lease of a message."""
+"""Starts extending the lease of a message, and returns the lease."""
 
 
 class Inbox:
     """What a worker needs from the mailbox that it serves.
 
-    Steps of a settlement are coroutines: a thread runs them to their end, an event loop awaits
-    them. Here they block their thread. Receiving is what a thread does for every message, so it is
-    a plain call.
+    The methods that settle messages are coroutines: a thread runs them to their end, an event loop
+    awaits them. In this class they block their thread. A thread receives for every message, so
+    `exchange` is a plain method, which is faster.
     """
 
     name: str
     limits: Limits
     store: Store | None
-    """The store that receives lease from, None if the mailbox is not ours."""
+    """The store that messages are leased from; None if the mailbox is of another package."""
     undoes: bool
     """Whether giving back what was not run leaves no trace."""
     counts_nacks: bool
     carries: bool
-    """Whether an answer may go out in the step that acknowledges its message."""
+    """Whether an answer can be sent in the step that acknowledges its message."""
 
     def __init__(self, mailbox: StoreMailbox[Any, Any]) -> None:
         self._mailbox = mailbox
@@ -61,7 +61,7 @@ class Inbox:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the mailbox is closed, so that no message will come."""
         return self._mailbox.closed
 
     @property
@@ -71,7 +71,7 @@ class Inbox:
 
     @property
     def body_type(self) -> Any:
-        """The type of the bodies, None if the mailbox was told none; a loop may bind it later."""
+        """The declared type of the bodies; None if there is none, and a loop may bind it later."""
         return self._mailbox.body_type
 
     @property
@@ -80,9 +80,9 @@ class Inbox:
         return self._mailbox
 
     def check(self, count: int, visibility: float, wait: float) -> tuple[int, float, float]:
-        """Return what `exchange` may be asked for; raise if it is outside of the limits.
+        """Check the arguments of `exchange`; raise if they exceed the limits.
 
-        Where seconds must be whole they are rounded up.
+        Returns them, with seconds rounded up if the backend needs whole seconds.
         """
         if self.store is not None and self._mailbox._plain is None:
             raise UnsupportedOperationError(
@@ -91,7 +91,7 @@ class Inbox:
         return check_receive(self.limits, count, *rounded_up(self.limits, visibility, wait))
 
     def holder(self, extender: LeaseExtender) -> Hold:
-        """Return the function that begins to extend a message's lease.
+        """Return the function that starts extending a message's lease.
 
         Raises `UnsupportedOperationError` if no thread can extend it.
         """
@@ -100,7 +100,7 @@ class Inbox:
         return extender.hold
 
     def let_go(self) -> None:
-        """Close what extended leases; another run opens it anew."""
+        """Close the connection that extends leases; another run opens it again."""
         self._mailbox._close_lease_keeper()
 
     def exchange(
@@ -116,7 +116,7 @@ class Inbox:
         return exchange_now(self._mailbox, done, count, visibility, wait, carried, stop)
 
     def counts(self, message: Any) -> Counts:
-        """Return what is known of a message's past."""
+        """Return how often a message was delivered and nacked."""
         return Counts(message.delivery_count, message.nack_count if self.counts_nacks else None)
 
     def route(self, message: Any) -> str | None:
@@ -141,9 +141,9 @@ class Inbox:
         return math.inf if row is None else row.expires_at - self._mailbox.store.clock.time()
 
     def carried(self, message: Any, value: Any, id: str | None, to: Any) -> Carried | None:
-        """Return an answer that can go out in the step that acknowledges its message, or None.
+        """Return an answer to send in the step that acknowledges its message; None if impossible.
 
-        It goes to the mailbox ``to``, or with None to the sender.
+        It goes to the mailbox ``to``; if that is None, to the sender.
         """
         if to is not None:
             return message._carried_to(to, value, id)  # type: ignore[no-any-return]
@@ -171,9 +171,10 @@ class Inbox:
         return await message._start()  # type: ignore[no-any-return]
 
     async def reply(self, message: Any, value: Any, id: str | None) -> Any:
-        """Reply to the sender; return the mailbox that the reply went to, None for a caller.
+        """Reply to the sender; return the mailbox that got it, None if a waiting caller did.
 
-        Sent twice under one ``id``, it is the same reply. It is None for a caller who waits.
+        If it is sent twice with the same ``id``, that is one reply. A waiting caller needs no
+        ``id``.
         """
         message.reply(value, message_id=id)
         return None if id is None else message.reply_to
@@ -209,13 +210,13 @@ class Inbox:
             self._mailbox.release_batch(messages[start : start + most], delay)
 
     async def undo_leases(self, handles: Sequence[str]) -> None:
-        """Make it as if these had not been leased; handles of anything else are refused."""
+        """Release leases as if they had never been taken; other handles are ignored."""
         if handles and self.store is not None:
             await self.store.release(handles, 0.0, "undone")
 
 
 def rounded_up(limits: Limits, visibility: float, wait: float) -> tuple[float, float]:
-    """Return the seconds as whole ones where only such are possible."""
+    """Round the seconds up if the backend needs whole seconds."""
     if not limits.fractions and is_number(visibility) and is_number(wait):
         return math.ceil(visibility), math.ceil(wait)
     return visibility, wait
@@ -224,7 +225,7 @@ def rounded_up(limits: Limits, visibility: float, wait: float) -> tuple[float, f
 def check_receive(
     limits: Limits, count: object, visibility: object, wait: object
 ) -> tuple[int, float, float]:
-    """Check what a loop asks for when it receives."""
+    """Check the arguments of a loop's receives."""
     asked = limits.receive(count, visibility, wait)
     if asked[1] < SHORTEST_LEASE:
         raise InvalidParameterError(
@@ -235,7 +236,7 @@ def check_receive(
 
 
 def acknowledge_unreplied(message: Message[Any, Any]) -> None:
-    """Acknowledge a message of ours although its sender waits for a reply."""
+    """Acknowledge a message of our own class although its sender waits for a reply."""
     plain = message._mailbox._plain
     assert plain is not None, "a store that a thread has received from has plain steps"
     (done,) = plain.acknowledge_now([message.receipt_handle])

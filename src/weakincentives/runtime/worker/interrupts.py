@@ -1,4 +1,4 @@
-"""Telling an interrupt from outside, such as Ctrl-C, from one that a job raised itself."""
+"""Tells an interrupt from outside, such as Ctrl-C, from one that a job raised itself."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ def is_from_outside(error: BaseException | None) -> bool:
             return False
         if _came_from_signal(error, handlers):
             return True
-        error = error.__context__  # it may have been caught, and raised anew
+        error = error.__context__  # it may have been caught and raised again
     return False
 
 

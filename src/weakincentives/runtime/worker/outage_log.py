@@ -1,4 +1,4 @@
-"""What the log says of a mailbox that cannot be reached."""
+"""Logs that a mailbox cannot be reached."""
 
 import threading
 
@@ -10,13 +10,13 @@ __all__ = ["OutageLog"]
 logger = get_logger(__name__)
 
 PACE = 60.0
-"""Seconds between two lines about an outage that goes on."""
+"""Seconds between two log lines while an outage lasts."""
 
 
 class OutageLog:
-    """Tells of an outage when it begins, once a minute while it lasts, and when it is over.
+    """Logs an outage when it begins, once a minute while it lasts, and when it is over.
 
-    All threads of a loop share it: they meet the same outage.
+    All threads of a loop share one, because they see the same outage.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -27,7 +27,7 @@ class OutageLog:
         self._told = 0.0
 
     def met(self, error: BaseException) -> None:
-        """Take note that the mailbox could not be reached."""
+        """Record that the mailbox could not be reached."""
         now = self._clock.monotonic()
         with self._lock:
             since = self._since
@@ -45,13 +45,13 @@ class OutageLog:
         )
 
     def over(self) -> None:
-        """Take note that the mailbox was reached."""
+        """Record that the mailbox was reached."""
         with self._lock:
             since, self._since = self._since, None
         if since is not None:
             seconds = self._clock.monotonic() - since
             logger.info(
-                "%s is reached again after %.3g s",
+                "%s can be reached again after %.3g s",
                 self._name,
                 seconds,
                 extra={"mailbox": self._name, "seconds": round(seconds, 3)},

@@ -1,4 +1,4 @@
-"""Runs a suspicious job while the process holds no other message, so that a crash is its fault."""
+"""Runs a suspect job while its process holds no other message, so that a crash is its fault."""
 
 import os
 import threading
@@ -12,41 +12,41 @@ from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 __all__ = ["QUARANTINE", "Quarantine"]
 
 LONGEST = 300.0
-"""Seconds that others wait, or are waited for: a job may itself wait for another one."""
+"""The longest wait in seconds, because the suspect job may itself wait for another job."""
 LOOK = 0.02
 
 
-class Hands(Protocol):
-    """A thread of a worker, or the tasks of an event loop, which may hold messages."""
+class MessageHolder(Protocol):
+    """A thread of a worker, or the event loop of one, which may hold messages."""
 
     in_event_loop: bool
 
     def is_busy(self) -> bool:
-        """Whether it holds any, or may at any moment."""
+        """Return whether it holds messages, or may get some at any moment."""
         ...
 
     def beat(self) -> None:
-        """Say that it goes on: to wait for others is not to hang."""
+        """Give a heartbeat: waiting for others must not look like hanging."""
         ...
 
     def disown(self) -> None:
-        """Leave all that it holds to the parent of this forked child."""
+        """In a forked child: leave all its messages to the parent."""
         ...
 
 
-ALONE: ContextVar[Hands | None] = ContextVar("alone", default=None)
-"""Whose job this runs in, if that runs alone: a loop inside it is no other."""
+ALONE: ContextVar[MessageHolder | None] = ContextVar("alone", default=None)
+"""The owner whose job runs alone in this context; a loop inside that job need not wait for it."""
 
 
 class Quarantine:
-    """Lets one thread of all the loops of a process work while the others hold nothing."""
+    """Lets one thread or event loop of the process work while all others hold nothing."""
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        self.owner: Hands | None = None
-        """Whoever wants to be alone. A thread of a loop looks at it before it goes on."""
+        self.owner: MessageHolder | None = None
+        """The one that runs alone, or waits to. The others check this before each message."""
         self._until = 0.0
         self._lock = threading.Lock()
         # Weak, because an interrupt may keep a thread from leaving; without a callback, in which
@@ -70,65 +70,65 @@ class Quarantine:
         self._hands.pop(weakref.ref(hands), None)
         self.end(hands)
 
-    def begin(self, hands: Hands, stop: StopSignal) -> bool:
-        """Wait until the others hold nothing; False if one of them has asked for the same."""
-        if not self._claim(hands):
+    def begin(self, holder: MessageHolder, stop: StopSignal) -> bool:
+        """Wait until the others hold nothing; False if another one has asked first."""
+        if not self._claim(holder):
             return self.owner is ALONE.get()
-        while self._must_wait(hands, stop):
-            hands.beat()
+        while self._must_wait(holder, stop):
+            holder.beat()
             stop.wait(LOOK)
         self._until = time.monotonic() + LONGEST
         return True
 
-    async def begin_async(self, hands: Hands, stop: StopSignal) -> bool:
+    async def begin_async(self, holder: MessageHolder, stop: StopSignal) -> bool:
         """Do what `begin` does, in an event loop."""
-        if not self._claim(hands):
+        if not self._claim(holder):
             return self.owner is ALONE.get()
-        while self._must_wait(hands, stop):
-            hands.beat()
+        while self._must_wait(holder, stop):
+            holder.beat()
             await stop.wait_async(LOOK)
         self._until = time.monotonic() + LONGEST
         return True
 
-    def _claim(self, hands: Hands) -> bool:
+    def _claim(self, holder: MessageHolder) -> bool:
         with self._lock:
             if self.owner is not None:
                 return False
             self._until = time.monotonic() + LONGEST
-            self.owner = hands
-            ALONE.set(hands)
+            self.owner = holder
+            ALONE.set(holder)
             return True
 
-    def _must_wait(self, hands: Hands, stop: StopSignal) -> bool:
-        return self._others_busy(hands) and not self._is_over() and not stop.is_set()
+    def _must_wait(self, holder: MessageHolder, stop: StopSignal) -> bool:
+        return self._others_busy(holder) and not self._is_over() and not stop.is_set()
 
-    def end(self, hands: Hands) -> None:
-        """Let the others go on, if they had been waiting for this thread."""
-        if self.owner is hands:
+    def end(self, holder: MessageHolder) -> None:
+        """Let the others continue, if this one was running alone."""
+        if self.owner is holder:
             self.owner = None
             ALONE.set(None)
 
-    def is_anothers(self, hands: Hands) -> bool:
-        """Whether this thread must hold nothing now."""
+    def is_anothers(self, holder: MessageHolder) -> bool:
+        """Return whether another one runs alone, so that this one must hold nothing."""
         owner = self.owner
-        if owner is None or owner is hands or owner is ALONE.get():
+        if owner is None or owner is holder or owner is ALONE.get():
             return False
         return not self._is_over()
 
     def is_overdue(self) -> bool:
-        """Whether a thread has been alone for longer than others wait."""
+        """Return whether one has been alone for so long that the others no longer wait."""
         return self.owner is not None and self._is_over()
 
-    def wait(self, hands: Hands, stop: StopSignal) -> None:
-        """Wait while another thread is alone or is about to be."""
-        while self.is_anothers(hands) and not stop.is_set():
-            hands.beat()
+    def wait(self, holder: MessageHolder, stop: StopSignal) -> None:
+        """Wait while another one runs alone or is about to."""
+        while self.is_anothers(holder) and not stop.is_set():
+            holder.beat()
             stop.wait(LOOK)
 
-    async def wait_async(self, hands: Hands, stop: StopSignal) -> None:
+    async def wait_async(self, holder: MessageHolder, stop: StopSignal) -> None:
         """Do what `wait` does, in an event loop."""
-        while self.is_anothers(hands) and not stop.is_set():
-            hands.beat()
+        while self.is_anothers(holder) and not stop.is_set():
+            holder.beat()
             await stop.wait_async(LOOK)
 
     def _present(self) -> list[tuple[Hands, int]]:
@@ -138,7 +138,7 @@ class Quarantine:
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until
 
-    def _others_busy(self, me: Hands) -> bool:
+    def _others_busy(self, me: MessageHolder) -> bool:
         return any(
             other.is_busy()
             for other, thread in self._present()
@@ -146,12 +146,12 @@ class Quarantine:
         )
 
 
-def _is_below(me: Hands, other: Hands, thread: int) -> bool:
-    """Whether the other is further down this very stack, so that it cannot be waited for."""
+def _is_below(me: MessageHolder, other: MessageHolder, thread: int) -> bool:
+    """Return whether the other one is a caller of this one, so that waiting would deadlock."""
     return thread == threading.get_ident() and not (me.in_event_loop and other.in_event_loop)
 
 
-# One for the process, because it dies as a whole.
+# One for the process, because a crash kills all its threads.
 QUARANTINE = Quarantine()
 
 if hasattr(os, "register_at_fork"):

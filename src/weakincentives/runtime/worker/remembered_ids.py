@@ -1,8 +1,9 @@
-"""What messages lead to, answers and dead letters, goes out under ids that are known for long.
+"""Lets mailboxes forget the ids of replies and dead letters when they are no longer needed.
 
-A worker that dies after the answer and before the acknowledgement leaves a message that comes
-again, possibly days later, and its next answer must be recognised as the same. Once the message is
-acknowledged five minutes are enough: otherwise a busy loop would fill the memory of ids.
+If a worker dies between the reply and the acknowledgement, the message is delivered again, perhaps
+days later, and its second reply must be recognised as a repeat. So mailboxes remember these ids for
+long. Once the message is acknowledged, five minutes are enough; otherwise the ids of a busy loop
+would pile up.
 """
 
 import time
@@ -21,13 +22,13 @@ __all__ = ["RememberedIds", "forget"]
 logger = get_logger(__name__)
 
 MOST = 100
-"""So many ids are forgotten in one step, or"""
+"""When there are this many ids, the stores are told to forget them."""
 SECONDS = 1.0
-"""what has gathered in this time, at the next look for messages."""
+"""If there are fewer, that happens after this many seconds."""
 
 
 class RememberedIds:
-    """Ids to be forgotten, gathered by one thread for each queue that they were sent to."""
+    """The ids that can be forgotten, collected by one thread and grouped by queue."""
 
     def __init__(self) -> None:
         self._ids: dict[Any, tuple[IdKeeper, list[str]]] = {}
@@ -35,24 +36,24 @@ class RememberedIds:
         self._since = 0.0
 
     def done(self, sequels: Sequence[tuple[object, str]]) -> None:
-        """Take note that a message is acknowledged which led to these ids in these mailboxes."""
+        """Add the ids of the replies and dead letters of a message that was acknowledged."""
         for mailbox, id in sequels:
             store = id_keeper_of(mailbox)
             if store is None:
                 continue
             if not self._ids:
                 self._since = time.monotonic()
-            # By queue, not by Store: each message may have brought a Store of its own.
+            # By queue, not by Store: each message may come with its own Store object.
             self._ids.setdefault((backend_of(store), store.name), (store, []))[1].append(id)
             self.count += 1
 
     def forget_some(self) -> None:
-        """Have the ids forgotten soon if there are many, or some have waited for a while."""
+        """Tell the stores to forget the ids if there are many, or some have waited for long."""
         if self.is_due():
             self.forget_all()
 
     def forget_all(self) -> None:
-        """Have the ids forgotten soon."""
+        """Tell the stores to forget all these ids soon."""
         for store, ids in self.take():
             run(partial(forget, store, ids))
 
@@ -61,13 +62,13 @@ class RememberedIds:
         return bool(self._ids) and (self.count >= MOST or time.monotonic() - self._since >= SECONDS)
 
     def take(self) -> list[tuple[IdKeeper, list[str]]]:
-        """Return the ids to forget, by the store that knows them; each is returned once."""
+        """Remove and return the ids to forget, grouped by the store that remembers them."""
         gathered, self._ids, self.count = self._ids, {}, 0
         return list(gathered.values())
 
 
 async def forget(store: IdKeeper, ids: Sequence[str]) -> None:
-    """Have ids forgotten soon."""
+    """Tell a store to forget ids soon."""
     try:
         await store.forget_soon(ids)
     except Exception as error:  # noqa: BLE001 - they are forgotten later, by themselves

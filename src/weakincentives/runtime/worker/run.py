@@ -30,7 +30,7 @@ class Shared:
     inbox: Inbox
     handler: Callable[..., Any]
     with_job: Callable[[Any, Any], Any] | None
-    """The handler if it takes a job too, else None."""
+    """The handler if it also takes a job, else None."""
     executor: OutcomeExecutor
     limits: TimeLimits | None
     """Ends jobs that take too long; None if there is no limit, or the handler is async."""
@@ -73,10 +73,10 @@ class RunInProgress:
         """What the jobs of this run share."""
         self.given_back = 0
         """How many jobs of an event loop were cut off by a shutdown and given back."""
-        # A lock and no `Event`, which an interrupt in the middle of it would leave locked.
+        # A lock, not an `Event`: an interrupt inside an `Event` would leave it locked.
         self.going_on = _thread.allocate_lock()
         self.going_on.acquire()
-        # Each receive takes one step of it, and threads cannot come between in a step.
+        # Each receive takes one item; next() is atomic, so threads need no lock.
         self.receives: Iterator[int] = (
             itertools.count() if max_iterations is None else iter(range(max_iterations))
         )

@@ -106,7 +106,7 @@ class FakeJobBase(JobBase):
         self._attempt.cancelled = reason
 
     def __enter__(self) -> Any:
-        """Be what current_job() or current_async_job() returns inside of the block."""
+        """Make current_job() or current_async_job() return this job inside the block."""
         self._token = CURRENT_JOB.set(cast(Job | AsyncJob, self))
         return self
 
@@ -124,7 +124,7 @@ class FakeAsyncJob(FakeJobBase, AsyncJob):
 
 
 class JobFacts(TypedDict, total=False):
-    """What a test can say about a job; what it leaves out is as for a first delivery."""
+    """What a test can set for a job; the defaults are those of a first delivery."""
 
     id: str
     mailbox: Mailbox[Any, Any]

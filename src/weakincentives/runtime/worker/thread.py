@@ -1,4 +1,4 @@
-"""One thread of a worker: it receives, has the handler called, and settles."""
+"""One thread of a worker: it receives messages, calls the handler and settles."""
 
 import asyncio
 import contextvars
@@ -44,18 +44,18 @@ __all__ = ["WorkerThread"]
 logger = get_logger(__name__)
 
 PUT_OFF_SECONDS = 60.0
-"""How long a message waits that must run alone, while another one does so for long."""
+"""How long to put off a message that must run alone, if another one is taking very long."""
 NOTICED_AFTER_SECONDS = 0.5
-"""How long a fault lasts before the worker tells of it, though the backend still tries again."""
+"""How long a fault must last before the worker reports it, while the backend still retries."""
 MESSAGE_OF = attrgetter("message")
 LAZY = (GeneratorType, AsyncGeneratorType)
 
-# A worker that is misused must not go on trying.
+# Errors of the caller, which a retry would not cure.
 MISUSE = (InvalidParameterError, UnsupportedOperationError)
 
 
 class WorkerThread:
-    """One thread of a worker, and the attempts that it has in hand."""
+    """One thread of a worker, and the attempts that it holds."""
 
     in_event_loop = False
 
@@ -74,14 +74,14 @@ class WorkerThread:
         self._waiting_receive = heartbeat.looking(run_in_progress.wait)
         self._receive_now = heartbeat.looking()
         self.waiting: list[Attempt] = []
-        """Received and not ended; the first one may be running."""
+        """Attempts that have not ended; the first one may be running."""
         self.finished: list[Attempt] = []
-        """To be acknowledged with the next receive, after the last one's answer."""
+        """Attempts to acknowledge with the next receive; the last one may still need its answer."""
         self._sequels = RememberedIds()
         self._is_receiving = False
-        """A receive is under way: what it leases is not in `waiting` yet."""
+        """Whether a receive is in progress; its messages are not in `waiting` yet."""
         self.is_inherited = False
-        """This is a forked child, and what is in hand is its parent's."""
+        """Whether this is a forked child, and its attempts belong to the parent."""
         self._failures = 0
         self._found: tuple[object, Retries]
         """What was set for this thread before it began to serve."""
@@ -90,17 +90,18 @@ class WorkerThread:
     # --- what it has in hand ---------------------------------------------------------------
 
     def is_busy(self) -> bool:
-        """Return whether anything is in hand, or may be at any moment."""
+        """Return whether this holds messages, or may get some at any moment."""
         return self._is_receiving or bool(self.waiting or self.finished)
 
     def held(self) -> list[Attempt]:
-        """Return what is in hand, once each: an interrupt may leave one in both lists."""
-        # In this order, for another thread may ask while an attempt moves from list to list.
+        """Return the attempts of this thread, once each: one may be in two lists after an
+        interrupt."""
+        # Read in this order, because another thread may ask while an attempt moves between lists.
         waiting, finished = list(self.waiting), list(self.finished)
         return [*finished, *(attempt for attempt in waiting if attempt not in finished)]
 
     def disown(self) -> None:
-        """Leave what is in hand to the parent of this forked child."""
+        """In a forked child: leave all attempts to the parent."""
         self.is_inherited = True
         for attempt in self.held():
             attempt.inherit()
@@ -120,7 +121,7 @@ class WorkerThread:
             self._begin()
             self._iterate_until_end()
             self._leave()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever called run()
+        except BaseException as error:  # noqa: BLE001 - run() raises it
             self._run.error = self._run.error or error
             self._stop.set()
             self._leave_after(error)
@@ -152,9 +153,9 @@ class WorkerThread:
             closed = not self._iterate() and inbox.closed
 
     def _leave_after(self, error: BaseException) -> None:
-        """Leave with an attempt, or anything else, cut off."""
+        """Leave after an error that may have cut off an attempt or a step."""
         for held in self.held():
-            held.in_doubt = True  # whatever was being done for it, it may have happened
+            held.in_doubt = True  # the interrupted step may have taken effect
         self._end_limits()
         if self.waiting:
             first = self.waiting[0]
@@ -166,17 +167,17 @@ class WorkerThread:
         self._leave()
 
     def _leave(self) -> None:
-        """Settle what has ended and give back the rest."""
+        """Settle the attempts that have ended, and give back the others."""
         if self.is_inherited:
             return
         if self._is_receiving:
-            # All of them first, in their order, though some may be in `waiting` already.
+            # All of the last receive first, in order, although some may be in `waiting` already.
             self._undo_receive()
         self._give_back([one for one in self.waiting if one not in self.finished])
         self._settle_finished()
 
     def _end_limits(self) -> None:
-        """Let nobody else settle what is in hand, and let go of what is settled."""
+        """End the time limits of all attempts, and drop those that are settled."""
         if self._limits is not None:
             for attempt in self.waiting:
                 self._limits.end(attempt)
@@ -188,11 +189,11 @@ class WorkerThread:
     # --- faults of the mailbox -------------------------------------------------------------
 
     def _fault(self, error: Exception, seconds: float) -> bool:
-        """Tell of a fault that lasts while the backend tries again; True if it should give up.
+        """Report a fault that lasts while the backend retries; return True to make it give up.
 
-        It should when the worker ends and the mailbox is not worth waiting for.
+        It should give up if the worker is stopping and has nothing left to settle, or no more time.
         """
-        # A job's own calls come here too, and what they cannot reach is not the worker's mailbox.
+        # Calls that a job makes come here too, but they may use another mailbox than the worker's.
         if seconds >= NOTICED_AFTER_SECONDS and not self._failures and self._is_looking():
             self._failures = 1
             self._shared.heartbeat.missed(error)
@@ -208,11 +209,11 @@ class WorkerThread:
             self._shared.outage.over()
 
     def _is_looking(self) -> bool:
-        """Return whether a receive is under way."""
+        """Return whether a receive is in progress."""
         return self._waiting_receive.in_progress or self._receive_now.in_progress
 
     def _pause_after(self, error: Exception) -> None:
-        """Undo a receive that failed, tell of it, and leave the mailbox alone for a while."""
+        """Undo a receive that failed, report the error, and pause."""
         self._undo_receive()
         self._is_receiving = False
         for attempt in self.finished:
@@ -241,7 +242,7 @@ class WorkerThread:
     # --- one round -------------------------------------------------------------------------
 
     def _iterate(self) -> bool:
-        """Receive and work on it; False if there was nothing."""
+        """Receive messages and handle them; False if there were none."""
         LATEST_LEASES.handles = ()
         if self._shared.shortage.error is not None:
             self._wait_out_shortage()
@@ -258,7 +259,7 @@ class WorkerThread:
         self._failures = 0
         self._let_go_of_finished()
         self._hold(messages)
-        if self._shared.is_careful:
+        if self._shared.isolates_suspects:
             for message in messages:
                 if message.delivery_count > 1:
                     self._set_apart()
@@ -271,18 +272,18 @@ class WorkerThread:
         return bool(messages)
 
     def _hold(self, messages: Sequence[Any]) -> None:
-        """Have the leases of what was received extended from now on."""
+        """Start extending the leases of received messages, and queue an attempt for each."""
         hold, leases, waiting = self._run.hold, self._run.leases, self.waiting
         for message in messages:
             waiting.append(Attempt(message, hold(message, leases)))
         self._is_receiving = False
 
     def _undo_receive(self) -> None:
-        """Give back what was leased by a receive that was cut off."""
+        """Give back the messages of a receive that was cut off."""
         run(partial(self._executor.undo_leases, LATEST_LEASES.handles))
 
     def _exchange(self) -> Sequence[Any]:
-        """Settle what has ended and receive what is next."""
+        """Settle the attempts that have ended, and receive the next messages."""
         finished = self.finished
         last = finished[-1] if finished and finished[-1].state is UNANSWERED else None
         if last is None:
@@ -305,38 +306,39 @@ class WorkerThread:
         for attempt in done:
             attempt.lease.is_settling = True
         settled = list(map(MESSAGE_OF, done))
-        # A probe wants to hear at once that the mailbox is reached, not after a long poll.
-        if shared.heartbeat.reaches and shared.turn.acquire(blocking=False):
+        # After a fault, receive without waiting first, so that health probes notice the recovery at
+        # once.
+        if shared.heartbeat.reaches and shared.wait_lock.acquire(blocking=False):
             try:
                 if self._failures:
-                    shared.outage.over()  # another thread has reached it since
+                    shared.outage.over()  # another thread has reached the mailbox since
                 with self._waiting_receive:
                     return exchange(
                         settled, asked.batch, asked.visibility, asked.wait, stop, carried
                     )
             finally:
-                shared.turn.release()
+                shared.wait_lock.release()
         with self._receive_now:
             messages = exchange(settled, asked.batch, asked.visibility, 0, stop, carried)
         if self._failures:
             shared.outage.over()
         if messages or not asked.wait:
             return messages
-        with shared.turn:
+        with shared.wait_lock:
             if stop.is_set():
-                return messages  # the thread that had the turn was woken too
+                return messages  # stopping has woken the thread that waited, too
             with self._waiting_receive:
                 return exchange((), asked.batch, asked.visibility, asked.wait, stop)
 
     def _work(self) -> None:
-        """Bring the first attempt to its end."""
+        """Run the first attempt and carry out its outcome."""
         attempt, executor = self.waiting[0], self._executor
         outcome = executor.before_run(attempt)
         if outcome is None:
             outcome = run(partial(executor.ask_caller, attempt))
         if outcome is RUN:
             outcome = self._handle(attempt)
-        # What most attempts come to is done here, without a coroutine.
+        # The most common outcomes are handled here, without the cost of a coroutine.
         if outcome is ACKNOWLEDGE and attempt.state is RUNNING:
             attempt.state = FINISHED
         elif isinstance(outcome, Reply):
@@ -344,13 +346,14 @@ class WorkerThread:
         else:
             run(partial(executor.carry_out, attempt, outcome))
         if len(self.waiting) > 1 and attempt.state is UNANSWERED:
-            # The last answer of a batch goes with the next receive; the others must not wait.
+            # The last answer of a batch is sent with the next receive; the others must not wait for
+            # it.
             run(partial(executor.answer, attempt))
         state = attempt.state
         has_ended = state is FINISHED or state is UNANSWERED
         if has_ended:
             self.finished.append(attempt)
-        # Only now: whatever interrupts this, the attempt is in somebody's hands.
+        # Only now, so that an interrupt always finds the attempt in one of the lists.
         del self.waiting[0]
         if not has_ended and outcome is not TAKEN:
             self._let_go(attempt)
@@ -362,14 +365,14 @@ class WorkerThread:
         attempt.started = started = time.monotonic()
         value, error = None, None
         try:
-            # In a copy: what one job sets in its context is not there for the next.
+            # In a copy, so that the next job does not see what this one sets in its context.
             value = contextvars.copy_context().run(self._call, attempt)
             if attempt.state is INHERITED:
-                logger.warning("a job was left by a child that it forked: the child ends here")
+                logger.warning("a child that a job forked has left the job; it ends here")
                 raise SystemExit(0)
         except BaseException as raised:
-            # Nothing that a handler does may acknowledge; what interrupts it, or ends a child that
-            # it forked, is not its failure.
+            # Whatever a handler raises, its message is not acknowledged. An interrupt, and the end
+            # of a child that it forked, are not its failure.
             if attempt.state is INHERITED or is_from_outside(raised):
                 raise
             if isinstance(raised, SystemExit):
@@ -404,7 +407,7 @@ class WorkerThread:
         CURRENT_JOB.set(job)
         message = attempt.message
         attempt.body = body = message.body
-        if attempt.state is RECEIVED:  # and not handed over meanwhile
+        if attempt.state is RECEIVED:  # unless it was handed over meanwhile
             attempt.state = RUNNING
         if self._executor.dispatcher is not None:
             facts = message.id, message.delivery_count, message.attributes
@@ -419,18 +422,18 @@ class WorkerThread:
             if hasattr(result, "__await__"):
                 return self._await(result)
         if type(result) in LAZY:
-            raise TypeError("the handler returned a generator: nothing of it has run")
+            raise TypeError("the handler returned a generator, so none of its code has run")
         return result
 
     def _await(self, result: Awaitable[Any]) -> Any:
         """Await an async handler's result, in this thread's own event loop."""
         if self._event_loop is None:
             self._event_loop = asyncio.Runner()
-        # In the context of the job, so that current_lease() is there.
+        # In the context of the job, so that current_lease() works.
         return self._event_loop.run(_awaited(result), context=contextvars.copy_context())
 
     def _settle_finished(self) -> None:
-        """Answer and acknowledge what has ended."""
+        """Answer and acknowledge the attempts that have ended."""
         for attempt in self.finished:
             if attempt.state is UNANSWERED:
                 run(partial(self._executor.answer, attempt))
@@ -446,10 +449,10 @@ class WorkerThread:
             self._sequels.forget_all()
 
     def _let_go_of_finished(self) -> None:
-        """Take note of what became of the attempts that were to be acknowledged."""
+        """Record the result of acknowledging the finished attempts, and release their leases."""
         for attempt in self.finished:
             if attempt.message.is_finalized:
-                if attempt.state is FINISHED:  # and not handed over to another thread
+                if attempt.state is FINISHED:  # unless it was handed over to another thread
                     attempt.state = ACKNOWLEDGED
                     if attempt.sequels:
                         self._sequels.done(attempt.sequels)
@@ -468,7 +471,7 @@ class WorkerThread:
         attempt.lease.release()
 
     def _give_back(self, attempts: list[Attempt], delay: float = 0.0) -> None:
-        """Give back some of what waits, as if it had not been received."""
+        """Give back waiting messages as if they had not been received."""
         if attempts:
             run(lambda: self._executor.give_back(attempts, delay))
         self.waiting = [attempt for attempt in self.waiting if attempt not in attempts]
@@ -478,14 +481,15 @@ class WorkerThread:
     # --- messages whose workers died -------------------------------------------------------
 
     def _set_apart(self) -> None:
-        """Let a message whose worker died run alone: it may have killed it, and would again.
+        """Separate messages whose worker died from others: they may kill this worker too.
 
-        What is in hand when a worker dies counts as crashed. So nothing waits behind such a
-        message, and one that would be given up after another crash runs when nothing else does.
+        Every message that a worker holds when it dies counts as crashed. So nothing waits behind
+        such a message, and one that another crash would dead-letter runs alone.
         """
         last = [attempt for attempt in self.waiting if self._must_run_alone(attempt)]
         if last and QUARANTINE.is_overdue():
-            # Another one takes long. This one does not run beside it, nor hold up the rest.
+            # Another suspect has been running alone for very long. Put these off instead of
+            # waiting.
             self._give_back(last, PUT_OFF_SECONDS)
         elif last:
             self._give_back(self.waiting)
@@ -505,8 +509,8 @@ class WorkerThread:
         )
 
     def _work_alone(self) -> None:
-        """Work on the next message while nothing else is in the hands of this process."""
-        # What was given back is the next, unless another process was quicker.
+        """Receive one message and run it while this process holds no other."""
+        # That is the one just given back, unless another process was faster.
         if not QUARANTINE.begin(self, self._stop):
             return
         try:
@@ -529,7 +533,7 @@ class WorkerThread:
             QUARANTINE.end(self)
 
     def _stand_back(self) -> None:
-        """Hold nothing while another thread of the process must be alone."""
+        """Settle everything and wait while another thread of the process runs alone."""
         while QUARANTINE.is_anothers(self) and not self._stop.is_set():
             self._settle_finished()
             self._is_receiving = False

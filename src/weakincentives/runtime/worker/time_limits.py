@@ -1,6 +1,6 @@
 """Ends jobs at their time limit.
 
-An async job is cancelled. A plain one cannot be, and goes on running, but it has failed.
+An async job is cancelled. A plain one cannot be cancelled: it runs on, but counts as failed.
 """
 
 import _thread
@@ -24,11 +24,11 @@ __all__ = ["FINALLY_SECONDS", "LOOK_AGAIN_SECONDS", "TaskLimit", "TimeLimits"]
 logger = get_logger(__name__)
 
 LOOK_AGAIN_SECONDS = 0.1
-"""How soon to look again at a job that was replying at its limit."""
+"""How soon to check again a job that was sending its reply at its limit."""
 FINALLY_SECONDS = 5.0
 """How long an async job may take to end after it was cancelled."""
 LEAVE_SECONDS = 1.0
-"""How long the end of a run waits for what is being settled."""
+"""How long the end of a run waits for jobs that are being settled."""
 
 
 class TimeLimits:
@@ -37,7 +37,7 @@ class TimeLimits:
     def __init__(self, seconds: float, executor: OutcomeExecutor) -> None:
         self.seconds = seconds
         self._executor = executor
-        # Whoever removes an attempt from here settles it: that is atomic, and needs no lock.
+        # The thread that removes an attempt settles it. Removing is atomic, so no lock is needed.
         self._running: dict[Attempt, None] = {}
         self._users: set[object] = set()
         self._lock = threading.Lock()
@@ -71,15 +71,15 @@ class TimeLimits:
         thread.join(LEAVE_SECONDS)
 
     def begin(self, attempt: Attempt) -> None:
-        """Count the time of an attempt from now on."""
+        """Start the time limit of an attempt."""
         # No need to wake the thread: it never sleeps for longer than the time limit.
         attempt.limit = time.monotonic() + self.seconds
         self._running[attempt] = None
 
     def end(self, attempt: Attempt) -> bool:
-        """Stop counting; False if another thread settles the attempt."""
+        """Stop the time limit; False if another thread settles the attempt."""
         if attempt.limit is None:
-            return True  # it has not begun
+            return True  # its time limit has not begun
         return self._running.pop(attempt, False) is None
 
     def _serve(self, asleep: _thread.LockType) -> None:
@@ -104,14 +104,14 @@ class TimeLimits:
             run(partial(self._executor.settle_entirely, taken, outcome))
             if taken.state is ACKNOWLEDGED:
                 sequels.done(taken.sequels)
-        except Exception:  # its lease runs out, and it comes back by itself
+        except Exception:  # its lease runs out, and it is delivered again
             logger.exception("Message %s could not be settled", taken.message.id)
         finally:
             taken.lease.release()
 
 
 class TaskLimit:
-    """Cancels the task of a job when its time is over."""
+    """Cancels the task of a job at its time limit."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class TaskLimit:
         task: asyncio.Task[Any],
         overdue: Callable[[Attempt], None],
     ) -> None:
-        """Count from now on; ``overdue`` is called for a job that was cancelled and goes on."""
+        """Start the time limit; ``overdue`` is called if a cancelled job still runs."""
         attempt.limit = time.monotonic() + seconds
         self._attempt = attempt
         self._overdue = overdue
@@ -129,12 +129,12 @@ class TaskLimit:
         self._timer = self._loop.call_later(seconds, self._cancel)
 
     def end(self) -> None:
-        """Stop counting: the handler has ended."""
+        """Stop the time limit: the handler has ended."""
         self._timer.cancel()
 
     def _cancel(self) -> None:
         attempt = self._attempt
-        if attempt.is_replying:  # cut off, nobody would know whether the reply was sent
+        if attempt.is_replying:  # cancelled now, the reply might be sent or not
             self._timer = self._loop.call_later(LOOK_AGAIN_SECONDS, self._cancel)
             return
         attempt.cancelled = attempt.cancelled or "time_limit"

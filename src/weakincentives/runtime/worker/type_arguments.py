@@ -1,4 +1,4 @@
-"""Which types a generic class was given, by a subclass or by ``Loop[Order, Receipt](...)``."""
+"""Finds the type arguments of a generic loop, such as those of ``Loop[Order, Receipt](...)``."""
 
 import typing
 from typing import Any
@@ -25,7 +25,7 @@ class BoundByAlias:
         self._bind()
 
     def _bind(self) -> None:
-        """Tell the mailboxes which types this loop was given."""
+        """Declare the types that this loop was given for its mailboxes."""
         raise NotImplementedError
 
 
@@ -39,7 +39,7 @@ def arguments_of(instance: object, generic: type) -> tuple[Any, ...]:
 
 
 def bind(mailbox: object, body_type: Any, reply_type: Any) -> None:
-    """Tell a mailbox its types if it takes them and was told none."""
+    """Declare the types of a mailbox that accepts them and has none."""
     suggest = getattr(mailbox, "_bind", None)
     if suggest is not None:
         suggest(body_type, reply_type)

@@ -1,4 +1,4 @@
-"""What a loop refuses before it begins: it would fail every job, or count none of them."""
+"""Checks the arguments of a loop before it runs, because a wrong one would fail every job."""
 
 import asyncio
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
@@ -16,13 +16,13 @@ __all__ = ["check_made_of", "check_no_event_loop", "check_run", "is_async"]
 def check_made_of(
     mailbox: object, handler: object, dlq: object, config: object, resources: object
 ) -> None:
-    """Refuse parts that no loop can be made of."""
+    """Check the arguments of a loop's constructor."""
     if not hasattr(mailbox, "receive"):
         raise InvalidParameterError(f"mailbox must be a mailbox, not {mailbox!r:.100}")
     if not callable(handler):
         raise InvalidParameterError(f"handler must be a function of a body, not {handler!r:.100}")
     if isgeneratorfunction(handler) or isasyncgenfunction(handler):
-        # Called, it would run nothing, and its message would count as done.
+        # Calling it would run nothing, and its message would count as done.
         raise InvalidParameterError(
             f"handler must return its result, and {handler!r:.100} is a generator"
         )
@@ -39,7 +39,7 @@ def check_made_of(
         )
     if config is not None and config.concurrency > MOST_THREADS and not is_async(handler):
         raise InvalidParameterError(
-            f"concurrency must be at most {MOST_THREADS} for a plain handler, of which each job "
+            f"concurrency must be at most {MOST_THREADS} for a plain handler, because each job "
             f"takes a thread, not {config.concurrency}; an async one may have 10,000 jobs at once"
         )
 
@@ -50,7 +50,7 @@ def is_async(handler: Any) -> bool:
 
 
 def check_run(max_iterations: object) -> None:
-    """Refuse a run that could not serve."""
+    """Check the arguments of a run."""
     if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 0):
         raise InvalidParameterError(
             f"max_iterations must be a whole number or None, not {max_iterations!r}"
@@ -58,7 +58,7 @@ def check_run(max_iterations: object) -> None:
 
 
 def check_no_event_loop() -> None:
-    """Refuse to block an event loop that runs in this thread."""
+    """Raise if an event loop runs in this thread, because run() would block it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

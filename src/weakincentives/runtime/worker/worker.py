@@ -1,4 +1,4 @@
-"""The one loop: receive, handle, settle."""
+"""The worker loop: receive, handle, settle."""
 
 import _thread
 import asyncio
@@ -56,11 +56,11 @@ T = TypeVar("T", default=Any)
 R = TypeVar("R", default=None)
 
 SHUTDOWN_SECONDS = 30.0
-"""How long jobs at work may take to finish when the worker is shut down."""
+"""How long running jobs may take to finish when the worker is shut down."""
 GIVE_BACK_SECONDS = 1.0
-"""How long giving back what is unfinished may take after the deadline of a shutdown."""
+"""How long giving back unfinished messages may take after the deadline of a shutdown."""
 JOIN_SECONDS = 0.5
-"""How often a thread that is waited for is looked at."""
+"""How often to check whether a thread has ended."""
 
 
 Handler: TypeAlias = (
@@ -139,9 +139,9 @@ class Worker(Generic[T, R]):
         begin_anew_in_children(self)
 
     def _begin_anew(self) -> None:
-        """Leave the runs in progress to the parent of this forked child; it may begin its own."""
+        """In a forked child: leave the runs to the parent; the child may start its own."""
         self._runs = {}
-        self._shared = replace(self._shared, turn=threading.RLock(), threads={})
+        self._shared = replace(self._shared, wait_lock=threading.RLock(), threads={})
 
     @property
     def running(self) -> bool:
@@ -157,13 +157,13 @@ class Worker(Generic[T, R]):
     ) -> None:
         """Serve until `shutdown`, until the mailbox is closed, or for ``max_iterations`` receives.
 
-        May be called from several threads. A job that ends the process (``sys.exit``, Ctrl-C)
-        ends the loop, and comes out of here.
+        May be called from several threads. A job that ends the process (``sys.exit``, Ctrl-C) ends
+        the loop, and its exception is raised from here.
         """
         check_run(max_iterations)
         if self._loop_inbox is not None:
             check_no_event_loop()
-            # A Ctrl-C cancels what it runs, and whoever presses it does not want to wait.
+            # Ctrl-C cancels the jobs, and whoever presses it does not want to wait.
             asyncio.run(
                 self._serve(
                     self._loop_inbox, max_iterations, visibility_timeout, wait_time_seconds, 0.0
@@ -191,11 +191,11 @@ class Worker(Generic[T, R]):
         ]
         try:
             self._runs[run] = threading.get_ident()
-            scheduler.enter(run)  # nothing is leased whose lease could not be kept
+            scheduler.enter(run)  # raises if leases cannot be extended, before any is taken
             if self._limits is not None:
                 self._limits.enter(run)
             self._start(others)
-            # Whatever interrupts it, nothing stays set in the caller's context.
+            # In a copy, so that nothing stays set in the caller's context after an interrupt.
             copy_context().run(WorkerThread(self._shared, run).serve)
             for thread in others:
                 self._join(thread)
@@ -222,8 +222,8 @@ class Worker(Generic[T, R]):
     ) -> None:
         """Do what `run` does, in the event loop of the caller; for async handlers.
 
-        To cancel the task of this is to call `shutdown`: it ends when the jobs at work have, or
-        after 30 seconds. To cancel it again ends them at once.
+        Cancelling its task is like calling `shutdown`: it ends when the running jobs have ended, or
+        after 30 seconds. Cancelling it again ends them at once.
         """
         check_run(max_iterations)
         if self._loop_inbox is None:
@@ -247,7 +247,7 @@ class Worker(Generic[T, R]):
         wait_time_seconds: float,
         grace: float,
     ) -> None:
-        """Run all jobs as tasks of this event loop; cancelled, let them finish within ``grace``."""
+        """Run jobs as tasks of this event loop; if cancelled, let them finish within ``grace``."""
         run = self._run_of(max_iterations, visibility_timeout, wait_time_seconds)
         async with AsyncExitStack() as stack:
             run.resources = await enter_async(self._resources, stack)
@@ -262,7 +262,7 @@ class Worker(Generic[T, R]):
         loop = WorkerLoop(self._shared, inbox, run, self.config.concurrency)
         try:
             self._runs[run] = threading.get_ident()
-            scheduler.enter(run)  # nothing is leased whose lease could not be kept
+            scheduler.enter(run)  # raises if leases cannot be extended, before any is taken
             await loop.serve(grace)
         finally:
             try:
@@ -273,7 +273,7 @@ class Worker(Generic[T, R]):
                 run.going_on.release()
 
     def _run_of(self, max_iterations: int | None, visibility: float, wait: float) -> RunInProgress:
-        """Check what a run was asked for, and begin it."""
+        """Check the arguments of a run, and make its `RunInProgress`."""
         asked = self._inbox.check(self.config.batch, visibility, wait)
         hold = self._inbox.holder(self.lease_extender)
         # Asked now: the mailbox may have got one since this worker was made.
@@ -281,12 +281,12 @@ class Worker(Generic[T, R]):
         return RunInProgress(max_iterations, *asked, self.config.lease_extender, hold)
 
     def shutdown(self, *, timeout: float = SHUTDOWN_SECONDS) -> bool:
-        """End the loop for good, also one that has not begun; True if it has ended in time.
+        """Stop the loop for good, even before it has started; return True if it has ended in time.
 
-        Jobs at work may finish within ``timeout``; what is then unfinished is given back, which
-        takes up to a second more, and its result is dropped. Async jobs are cancelled, and have
-        five seconds more to end. With 0, or from inside a job or the worker's event loop, it only
-        tells the loop to end.
+        Running jobs may finish within ``timeout`` seconds. Then unfinished messages are given back,
+        which takes up to a second more, and the results of their jobs are dropped. Async jobs are
+        cancelled, and have five more seconds to end. With a timeout of 0, or from inside a job or
+        the worker's event loop, this only tells the loop to end and does not wait.
         """
         inside = [*self._shared.threads.values(), *self._runs.values()]
         if threading.get_ident() in inside or self.heartbeat.at_work():
@@ -313,7 +313,7 @@ class Worker(Generic[T, R]):
         return await asyncio.to_thread(self.shutdown, timeout=timeout)
 
     def _have_ended(self, within: float) -> bool:
-        """Wait for every run in progress; False if one takes longer."""
+        """Wait for every run in progress; False if one does not end in time."""
         ends = time.monotonic() + within
         for run in list(self._runs):
             if not run.going_on.acquire(timeout=max(0.0, ends - time.monotonic())):
@@ -322,10 +322,10 @@ class Worker(Generic[T, R]):
         return True
 
     def _let_go(self, ends: float) -> bool:
-        """Settle what has ended, and give back the rest; False if nothing is given back."""
-        # Not what a forked child finds in the hands of its parent's threads.
-        hands: list[WorkerThread | WorkerLoop] = [*self._shared.threads, *self._shared.loops]
-        held = [attempt for one in hands if not one.is_inherited for attempt in one.held()]
+        """Settle attempts that have ended, and give back the others; False if there are none."""
+        # Not the attempts that a forked child inherits from its parent's threads.
+        holders: list[WorkerThread | WorkerLoop] = [*self._shared.threads, *self._shared.loops]
+        held = [attempt for one in holders if not one.is_inherited for attempt in one.held()]
         taken = [attempt.hand_over("shutdown") for attempt in held if self._may_take(attempt)]
         ended: list[Attempt] = []
         rest: list[Attempt] = []
@@ -335,8 +335,8 @@ class Worker(Generic[T, R]):
         self._tell_given_back(len(rest))
         for attempt in rest:
             attempt.lease.abandon()
-        # Each in a thread of its own, so that neither costs the other its time. A mailbox that does
-        # not answer is not waited for: the leases run out by themselves.
+        # Each in its own thread, so that neither delays the other. If the mailbox does not answer
+        # in time, the leases run out by themselves.
         drive = run_coroutine if self._loop_inbox is None else _run_in_new_loop
         settling = [
             threading.Thread(target=drive, args=(partial(settle, attempts),), daemon=True)
@@ -349,14 +349,14 @@ class Worker(Generic[T, R]):
         try:
             for thread in settling:
                 thread.start()
-        except RuntimeError:  # no thread is left
+        except RuntimeError:  # no thread can be started
             return True
         for thread in settling:
             thread.join(max(0.0, ends - time.monotonic()))
         return bool(rest) or any(attempt.answer is not None for attempt in ended)
 
     def _may_take(self, attempt: Attempt) -> bool:
-        """Return whether nobody else has settled an attempt, or is about to; it is told to stop."""
+        """Tell an attempt to stop; return whether no other thread has settled it or is about to."""
         attempt.cancelled = attempt.cancelled or "shutdown"
         if attempt.is_settled or attempt.message.is_finalized:
             return False
@@ -385,7 +385,7 @@ class Worker(Generic[T, R]):
                 raise
 
     def _join(self, thread: threading.Thread) -> None:
-        """Wait for a thread, unless its time to stop has passed and it hangs."""
+        """Wait for a thread until its time to stop has passed, and a second more."""
         while thread.is_alive() and not self._stop.is_late():
             thread.join(JOIN_SECONDS)
         thread.join(GIVE_BACK_SECONDS)
@@ -408,11 +408,12 @@ class Worker(Generic[T, R]):
         try:
             bind(self.dlq.mailbox, DeadLetter[Any if body_type is None else body_type], None)  # type: ignore[misc]
         except InvalidParameterError:
-            # A union that only its envelope can tell apart: inside a letter it stays plain JSON.
+            # A union whose members only the envelope tells apart; inside a letter it stays plain
+            # JSON.
             bind(self.dlq.mailbox, DeadLetter[Any], None)
 
     async def _pause(self, seconds: float) -> None:
-        """Pause in this thread, but no longer than the worker has time."""
+        """Pause in this thread, but not beyond the time that the worker has to stop."""
         self._stop.pause(seconds)
 
 

@@ -12,7 +12,7 @@ from weakincentives.runtime.worker import quarantine
 from weakincentives.runtime.worker.quarantine import Quarantine
 
 
-class Hands:
+class Holder:
     in_event_loop = False
 
     def __init__(self, busy=False):
@@ -37,14 +37,14 @@ def in_thread(call, *args):
     return thread
 
 
-def join_elsewhere(room, hands):
+def join_elsewhere(room, holder):
     """Join as a thread that is none of this test's: the ids of ended ones come again."""
     room.join(hands)
     room._hands[weakref.ref(hands)] = -1
 
 
 def test_whoever_wants_to_be_alone_waits_for_the_others(room):
-    me, other = Hands(), Hands(busy=True)
+    me, other = Holder(), Holder(busy=True)
     room.join(me)
     join_elsewhere(room, other)
     began = threading.Event()
@@ -59,7 +59,7 @@ def test_whoever_wants_to_be_alone_waits_for_the_others(room):
 
 
 def test_only_one_is_alone_and_the_others_wait_for_it(room):
-    me, other = Hands(), Hands()
+    me, other = Holder(), Holder()
     assert room.begin(me, StopSignal())
     assert not Context().run(room.begin, other, StopSignal())
     thread = in_thread(room.wait, other, StopSignal())
@@ -74,7 +74,7 @@ def test_only_one_is_alone_and_the_others_wait_for_it(room):
 
 def test_a_thread_does_not_wait_for_what_it_holds_itself(room):
     """As a job that runs its own loop does."""
-    outer, inner = Hands(busy=True), Hands()
+    outer, inner = Holder(busy=True), Holder()
     room.join(outer)
     room.join(inner)
     assert room.begin(inner, StopSignal())
@@ -83,7 +83,7 @@ def test_a_thread_does_not_wait_for_what_it_holds_itself(room):
 def test_nobody_waits_for_ever(room, monkeypatch):
     """A job may be waiting for another one, which waits for it to be over."""
     monkeypatch.setattr(quarantine, "LONGEST", 0.05)
-    me, other = Hands(), Hands(busy=True)
+    me, other = Holder(), Holder(busy=True)
     join_elsewhere(room, other)
     assert room.begin(me, StopSignal())
     in_thread(room.wait, other, StopSignal()).join(60)
@@ -93,15 +93,15 @@ def test_nobody_waits_for_ever(room, monkeypatch):
 
 def test_the_end_of_the_loop_ends_the_wait(room):
     stop = StopSignal()
-    join_elsewhere(room, Hands(busy=True))
-    thread = in_thread(room.begin, Hands(), stop)
+    join_elsewhere(room, Holder(busy=True))
+    thread = in_thread(room.begin, Holder(), stop)
     stop.set()
     thread.join(120)
     assert not thread.is_alive()
 
 
 def test_who_leaves_keeps_nobody_waiting(room):
-    me = Hands()
+    me = Holder()
     room.join(me)
     assert room.begin(me, StopSignal())
     room.leave(me)
@@ -109,7 +109,7 @@ def test_who_leaves_keeps_nobody_waiting(room):
 
 
 def test_whoever_waits_beats_meanwhile(room):
-    me, other, third = Hands(), Hands(busy=True), Hands()
+    me, other, third = Holder(), Holder(busy=True), Holder()
     room.join(me)
     join_elsewhere(room, other)
     threads = [in_thread(room.begin, me, StopSignal())]

@@ -1,4 +1,4 @@
-"""The backend of ``redis://`` and its kin: from a URL to a client, and its mailboxes."""
+"""The backend of ``redis://`` URLs: makes a client from the URL, and mailboxes on that client."""
 
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlencode
@@ -25,7 +25,7 @@ __all__ = ["RedisBackend", "open_backend"]
 logger = get_logger(__name__)
 
 SCAN_COUNT = 1000
-# What redis-py reads from a URL and a mailbox's own connections can use.
+# The options of redis-py's URLs that our own connections support, and two of ours.
 OPTIONS = {
     *("client_name", "db", "encoding", "encoding_errors", "health_check_interval", "lib_name"),
     *("lib_version", "max_bytes", "max_connections", "min_replicas", "password", "protocol"),
@@ -39,7 +39,7 @@ DATA_KEY = (b"{queue:", b"}:data")
 
 
 class RedisBackend(BaseBackend[RedisMailbox[Any, Any], RedisReplyStore[Any]]):
-    """Mailboxes on the servers behind one client, which closes with it."""
+    """The mailboxes of one client; closing the backend closes the client too."""
 
     def __init__(
         self, url: str, client: Any, min_replicas: int = 0, max_bytes: int | None = None
@@ -49,7 +49,7 @@ class RedisBackend(BaseBackend[RedisMailbox[Any, Any], RedisReplyStore[Any]]):
         self._min_replicas = min_replicas
 
     def queues(self) -> list[str]:
-        """List the queues that hold messages, by a walk over the names of all keys."""
+        """List the queues that hold messages; this scans the names of all keys."""
         self._check_open()
         try:
             return run(lambda: _queues(script_client(self._client)))
@@ -78,14 +78,14 @@ async def _queues(client: ScriptClient) -> list[str]:
                 break
     strange = sorted(name for name in names if not is_name(name))
     if strange:
-        logger.warning("keys with names that no queue can have are left out: %s", strange[:10])
+        logger.warning("ignored keys whose names cannot be names of queues: %s", strange[:10])
     return sorted(names.difference(strange))
 
 
 def open_backend(url: str, parts: SplitResult) -> RedisBackend:
     """Open a ``redis`` URL of any topology.
 
-    Options of redis-py's connections may follow after ``?``, ``min_replicas`` and ``max_bytes``;
+    After ``?`` it may have ``min_replicas``, ``max_bytes`` and options of redis-py's connections;
     for Sentinels also ``sentinel_username`` and ``sentinel_password``.
     """
     _check_quoting(url, parts)
@@ -113,9 +113,9 @@ def _is_number(text: str) -> bool:
 
 
 def _check_quoting(url: str, parts: SplitResult) -> None:
-    """Refuse a URL that ends early because of a character in its password.
+    """Refuse a URL in which an unquoted character cuts the password short.
 
-    What is left of the password would be taken for a host or a port, and errors name those.
+    The rest of the password would be taken for a host or a port, and error messages show those.
     """
     cut = "@" not in parts.netloc and "@" in SECRET_OPTION.sub("", f"{parts.path}?{parts.query}")
     if cut or parts.fragment:
@@ -129,7 +129,7 @@ def _standalone(url: str, secure: str, parts: SplitResult, query: dict[str, str]
     database = parts.path.strip("/")
     if database and not _is_number(database):
         raise InvalidParameterError(
-            f"{redacted(url)}: the database is a number, as in redis://host:port/0"
+            f"{redacted(url)}: the database must be a number, as in redis://host:port/0"
         )
     return redis.Redis.from_url(_plain(secure, parts.netloc, parts.path, query))
 
@@ -178,6 +178,7 @@ def _address(place: str) -> tuple[str, int]:
         host, port = place, "26379"
     if not host.strip("[]") or not _is_number(port) or not 0 < int(port) < 65536:
         raise InvalidParameterError(
-            f"{place!r:.100} is no address of a Sentinel; write host:port, the port from 1 to 65535"
+            f"{place!r:.100} is not the address of a Sentinel; write host:port, "
+            "with a port from 1 to 65535"
         )
     return host.strip("[]"), int(port)

@@ -1,7 +1,7 @@
-"""Calls to the server that outlive its faults.
+"""Runs scripts on the servers, and repeats calls that failed.
 
-Every script is safe to run twice, so a call whose answer
-was lost is made again; the script learns that it may be a repeat.
+Every script is safe to run twice, so a call whose answer was lost is repeated; an argument tells
+the script that it may be a repeat.
 """
 
 from typing import Any
@@ -26,20 +26,20 @@ from .errors import TRANSPORT, Cure, Verdict, code_of, verdict
 from .pool import Node, Pool
 from .redis_py import topology_of
 from .resp import pack
-from .retries import Tries
+from .retries import RetryState
 from .routing import Router
 from .script_call import INTERRUPTED, Block, Call, Outcome
 from .topology import Topology
-from .wrong_types import mending_of
+from .wrong_types import renaming_call
 
 __all__ = ["Node", "ScriptClient", "script_client"]
 
 logger = get_logger(__name__)
 
 RECHECK = 30.0
-"""Seconds after which a server's settings are looked at again."""
+"""Seconds after which a server's settings are checked again."""
 UNWAITED_SECONDS = 0.1
-"""Seconds between two looks if the server refuses to wait for a message."""
+"""Seconds between two calls if the server refuses to block until there is a message."""
 ATTRIBUTE = "_weakincentives_client"
 
 ASKING, CLIENT_ID, TIME = pack(b"ASKING"), pack(b"CLIENT", b"ID"), pack(b"TIME")
@@ -57,14 +57,14 @@ class ScriptClient:
         self.dialer = Dialer(topology, transport, pool)
         self.router = Router(topology, pool, self.dialer)
         self.servers: object = pool if self.router.is_cluster else pool.node(None)
-        """What stands for all servers behind the client."""
+        """Identifies the servers behind the client: queues with the same key may hang together."""
         self._in_threads: ScriptClient | None = None
 
     def in_threads(self) -> "ScriptClient":
-        """Return the same for threads, with connections of its own.
+        """Return a client for threads to the same servers, with its own connections.
 
-        It does not warn of a server's settings, because this one does.
-        Raises `UnsupportedOperationError` if a setting of the client is only for event loops.
+        It does not warn about a server's settings, because this one does. Raises
+        `UnsupportedOperationError` if a setting of the client is only for event loops.
         """
         if self.topology.in_threads is None:
             return self
@@ -76,16 +76,16 @@ class ScriptClient:
         return self._in_threads
 
     def in_loop(self) -> "ScriptClient":
-        """Return the same for an event loop, which must not be blocked."""
+        """Return a client for event loops to the same servers; it never blocks the loop."""
         transport = self.transport if self.topology.awaited else LoopTransport()
         return ScriptClient(self.topology, transport, self.pool)
 
     def server_of(self, slot: int) -> object:
-        """Return what stands for the server of a slot, as far as that is known."""
+        """Return the key of the server that has a slot, or of all servers if it is unknown."""
         return self.pool.slots.get(slot, self.pool) if self.router.is_cluster else self.servers
 
     async def call(self, slot: int, call: Call, block: Block | None = None) -> Outcome:
-        """Run a script where the slot is: in one exchange as nearly always, or patiently."""
+        """Run a script on the server that has the slot; if the first try fails, retry it."""
         node = self.pool.slots.get(slot)
         if (
             node is None
@@ -94,34 +94,34 @@ class ScriptClient:
             or monotonic() - node.checked > RECHECK
             or (pooled := self.pool.take(node)) is None
         ):
-            return await self._call_patiently(slot, call, Tries(block))
+            return await self._call_patiently(slot, call, RetryState(block))
         if pooled.owed:
             self.pool.park(node, pooled)
-            return await self._call_patiently(slot, call, Tries(None))
+            return await self._call_patiently(slot, call, RetryState(None))
         try:
             (answer,) = await self.transport.exchange(pooled, call.packed())
         except TRANSPORT:
             self.transport.drop(pooled)
             self.pool.clear(node)
-            return await self._call_patiently(slot, call, Tries(None, repeated=True))
+            return await self._call_patiently(slot, call, RetryState(None, repeated=True))
         except BaseException:
             self.transport.drop(pooled)
             raise
         self.pool.park(node, pooled)
-        if isinstance(answer, Exception):  # judged when it comes again
-            return await self._call_patiently(slot, call, Tries(None))
+        if isinstance(answer, Exception):  # the retry decides what it means
+            return await self._call_patiently(slot, call, RetryState(None))
         return Outcome(answer)
 
-    async def _call_patiently(self, slot: int, call: Call, tries: Tries) -> Outcome:
-        """Run a script, again after faults until patience is over."""
+    async def _call_patiently(self, slot: int, call: Call, state: RetryState) -> Outcome:
+        """Run a script, and retry it after faults until `RETRY_SECONDS` are over."""
         while True:
-            if tries.is_interrupted:
+            if state.is_interrupted:
                 return INTERRUPTED
             if self.pool.has_ended:
                 raise MailboxClosedError("its backend was closed")
             fault: Exception | None
             try:
-                answers = await self._attempt(slot, call, tries)
+                answers = await self._attempt(slot, call, state)
             except (RedisError, OSError) as error:
                 fault = error
             else:
@@ -129,29 +129,29 @@ class ScriptClient:
                     return INTERRUPTED
                 fault = next((a for a in answers if isinstance(a, Exception)), None)
                 if fault is None:
-                    tries.succeed()
+                    state.succeed()
                     return Outcome(
-                        answers[0], answers[-1], tries.repeated, tries.began, bool(tries.refusal)
+                        answers[0], answers[-1], state.repeated, state.began, bool(state.refusal)
                     )
             judged = verdict(fault)
-            if judged.cure is Cure.MEND and (await self._mend(slot, call, tries)):
-                tries.repeated = True
+            if judged.cure is Cure.MEND and (await self._mend(slot, call, state)):
+                state.repeated = True
                 continue
-            pause = tries.note(fault, judged)
-            self._reroute(slot, judged, tries)
+            pause = state.note(fault, judged)
+            self._reroute(slot, judged, state)
             if pause:
-                await self.transport.pause(pause, tries.interrupt)
+                await self.transport.pause(pause, state.interrupt)
 
     async def pause_unwaited(self, most: float, interrupt: Interrupt | None = None) -> None:
-        """Wait here for a while, because the server does not: it has no memory left for that, or
-        its user may not."""
+        """Pause on the client's side because the server refused to block: it is out of memory, or
+        the user lacks the permission."""
         await self.transport.pause(min(most, UNWAITED_SECONDS), interrupt)
 
     async def post(self, slot: int, call: Call, *, as_text: bool = False) -> bool:
-        """Send a script on its way, if a connection is idle; False if there is none.
+        """Send a script without waiting for its answer; False if no connection is idle.
 
-        Its answer is read before the connection's next use. With its text if it may not have run
-        before: if the server does not know it, no answer would say so.
+        The answer is read before the connection is used again. Pass ``as_text`` if the server may
+        not have the script yet: nobody would see the error that says so.
         """
         node = self.pool.slots.get(slot)
         pooled = None if node is None else self.pool.take(node)
@@ -168,20 +168,20 @@ class ScriptClient:
         self.pool.park(node, pooled)
         return True
 
-    async def _attempt(self, slot: int, call: Call, tries: Tries) -> list[Any] | None:
+    async def _attempt(self, slot: int, call: Call, state: RetryState) -> list[Any] | None:
         """Make the call once; None if it was interrupted."""
-        node = tries.asked or self.pool.slots.get(slot) or (await self.router.find(slot))
+        node = state.asked or self.pool.slots.get(slot) or (await self.router.find(slot))
         pooled = await self.dialer.ready(node)
         try:
             if monotonic() - node.checked > RECHECK:
                 await self.dialer.check(node, pooled)
-            asked = tries.asked is not None
+            asked = state.asked is not None
             packed = call.packed_again(
-                as_text=tries.as_text, repeated=tries.repeated, one_key=asked
+                as_text=state.as_text, repeated=state.repeated, one_key=asked
             )
             answers: list[Any] | None
-            if tries.block is not None:
-                answers = await self._block(node, pooled, tries.block, packed, tries)
+            if state.block is not None:
+                answers = await self._block(node, pooled, state.block, packed, state)
             else:
                 if asked:
                     await self.transport.exchange(pooled, ASKING)
@@ -190,41 +190,41 @@ class ScriptClient:
                     packed, count = packed + call.then, 2
                 answers = await self.transport.exchange(pooled, packed, count)
         except BaseException as error:
-            if isinstance(error, Exception) and verdict(error).unknown:
-                tries.repeated = True
+            if isinstance(error, Exception) and verdict(error).may_have_run:
+                state.repeated = True
             self.transport.drop(pooled)
             raise
         if answers is not None:
             self.pool.park(node, pooled)
-        if tries.refusal == "WRONGTYPE":
-            await self._mend(slot, call, tries)
+        if state.refusal == "WRONGTYPE":
+            await self._mend(slot, call, state)
         return answers
 
-    async def _mend(self, slot: int, call: Call, tries: Tries) -> bool:
+    async def _mend(self, slot: int, call: Call, state: RetryState) -> bool:
         """Rename keys of the wrong type that another program wrote; False if there are none."""
-        if tries.mended:
+        if state.mended:
             return False
-        tries.mended = True
-        renamed = (await self.call(slot, mending_of(call.head))).answer
+        state.mended = True
+        renamed = (await self.call(slot, renaming_call(call.head))).answer
         if renamed:
             names = ", ".join(name.decode("ascii", "replace") for name in renamed)
-            logger.warning("keys of another type than ours were in the way; renamed to %s", names)
+            logger.warning("keys of the wrong type were renamed; they are now %s", names)
         return bool(renamed)
 
-    def _reroute(self, slot: int, judged: Verdict, tries: Tries) -> None:
+    def _reroute(self, slot: int, judged: Verdict, state: RetryState) -> None:
         if judged.address is not None:
             named = self.router.named(slot, judged.address)
             if judged.cure is Cure.GO:
                 self.pool.slots[slot] = named
             else:
-                tries.asked = named
+                state.asked = named
         elif judged.cure is Cure.SEEK:
             self.pool.forget(slot)
 
     async def _block(
-        self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, tries: Tries
+        self, node: Node, pooled: PooledConnection, block: Block, packed: bytes, state: RetryState
     ) -> list[Any] | None:
-        """Wait and run the script, in one write; None if interrupted."""
+        """Send the blocking command and the script in one write; None if interrupted."""
         transport = self.transport
         if pooled.client_id is None:
             (answer,) = await transport.exchange(pooled, CLIENT_ID)
@@ -236,13 +236,14 @@ class ScriptClient:
             (clock,) = await transport.exchange(pooled, TIME)
             if isinstance(clock, Exception):
                 raise clock
-            tries.began = at, int(clock[0]) + int(clock[1]) / 1e6
+            state.began = at, int(clock[0]) + int(clock[1]) / 1e6
         if block.interrupt is not None and block.interrupt.is_set:
             self.pool.park(node, pooled)
             return None
         asking, count = b"", 2
-        if tries.asked is not None:
-            # Said before each command, and answered at once: that must not look like its end.
+        if state.asked is not None:
+            # ASKING is needed before each command. Its answer comes at once, so the first is read
+            # here: it would look like the end of the wait.
             await transport.exchange(pooled, ASKING)
             asking, count = ASKING, 3
         await transport.send(pooled, block.command + asking + packed)
@@ -256,17 +257,17 @@ class ScriptClient:
         waited, answer = answers[0], answers[-1]
         if not isinstance(waited, Exception):
             return [answer]
-        tries.refusal = code_of(waited)
+        state.refusal = code_of(waited)
         is_judged = isinstance(answer, Exception) and verdict(answer).cure is not Cure.LOAD
         return [waited if is_judged else answer]
 
     async def _unblock(self, node: Node, pooled: PooledConnection, count: int) -> list[Any] | None:
-        """End the wait in progress at the server, so that what it leased meanwhile is not lost."""
+        """Make the server end the wait, and return its answers: they may contain leases."""
         for _ in range(5 if pooled.client_id else 0):
             try:
                 await self.dialer.ask(node, pack(b"CLIENT", b"UNBLOCK", pooled.client_id))
             except (RedisError, OSError):
-                return None  # a server that does not answer this does not answer anything
+                return None  # a server that does not answer this answers nothing else
             try:
                 return await self.transport.await_answers(pooled, count, 0.2, None)
             except NoAnswer:
@@ -277,12 +278,12 @@ class ScriptClient:
 
 
 def script_client(client: Any) -> ScriptClient:
-    """Return what runs scripts through a client: one for all mailboxes that share the client."""
+    """Return the `ScriptClient` of a client; all mailboxes on that client share it."""
     known: ScriptClient | None = getattr(client, ATTRIBUTE, None)
     if known is not None:
         return known
     topology = topology_of(client)
     transport: Transport = AsyncTransport() if topology.awaited else ThreadTransport()
     made = ScriptClient(topology, transport, Pool(transport))
-    # setdefault, because two threads may come with the same client at once.
+    # setdefault, because two threads may do this for the same client at once.
     return client.__dict__.setdefault(ATTRIBUTE, made)  # type: ignore[no-any-return]

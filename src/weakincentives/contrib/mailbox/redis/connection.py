@@ -1,7 +1,7 @@
-"""Bytes to and from one connection: of `redis` in a thread or beside an event loop, or of
+"""Sends and reads bytes on one connection: of `redis` in a thread or an event loop, or of
 `redis.asyncio`.
 
-Nothing is decided here. The wires have the same steps, so that everything else is written once.
+Nothing is decided here. All transports have the same methods, so that the rest is written once.
 """
 
 import _thread
@@ -38,7 +38,7 @@ Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class Interrupt:
-    """A flag that ends waits, set once, from any thread."""
+    """A flag that ends waits; any thread can set it, and it stays set."""
 
     def __init__(self) -> None:
         # Reentrant, because a signal handler may close a mailbox whose wait it interrupts.
@@ -47,14 +47,14 @@ class Interrupt:
         self.is_set = False
 
     def set(self) -> None:
-        """End all waits, present and later ones."""
+        """End all current and later waits."""
         with self._lock:
             self.is_set = True
             for wake in self._wakers:
                 wake()
 
     def enter(self, wake: Callable[[], object]) -> None:
-        """Call ``wake`` when set; at once if it is."""
+        """Call ``wake`` when the flag is set; at once if it is set already."""
         with self._lock:
             self._wakers.append(wake)
             if self.is_set:
@@ -67,7 +67,7 @@ class Interrupt:
 
 
 class PooledConnection:
-    """A connection to a server, where it may be used, its name there, and what it still owes."""
+    """A connection of the pool: where it may be used, and how many answers are still unread."""
 
     __slots__ = ("client_id", "connection", "generation", "owed", "place", "reading", "server")
 
@@ -78,12 +78,12 @@ class PooledConnection:
         self.server = server
         self.client_id: int | None = None
         self.owed = 0
-        """How many answers are still to be read."""
+        """The number of answers that were not read yet."""
         self.reading: asyncio.Future[list[Any]] | None = None
 
 
 class Transport(Protocol):
-    """How to talk over a connection; a step that fails with a transport error spoils it."""
+    """How to use a connection; after a transport error the connection must be dropped."""
 
     def place(self) -> object:
         """Where a connection may be used: one event loop, or any thread."""
@@ -100,7 +100,7 @@ class Transport(Protocol):
     async def await_answers(
         self, pooled: PooledConnection, count: int, seconds: float, interrupt: Interrupt | None
     ) -> list[Any] | None:
-        """Return answers to what was sent, or None if interrupted before the first."""
+        """Return the answers to earlier commands; None if interrupted before the first one."""
         ...
 
     async def send(self, pooled: PooledConnection, packed: bytes) -> None:
@@ -147,7 +147,7 @@ class ThreadTransport:
 
     async def pause(self, seconds: float, interrupt: Interrupt | None) -> None:
         """Do nothing for a while, or until interrupted."""
-        # Without a socket: there may be no descriptor left, and that may be the fault.
+        # Without a socket: running out of descriptors may be the very fault that is waited out.
         asleep = _thread.allocate_lock()
         asleep.acquire()
         wake = partial(_release, asleep)
@@ -164,7 +164,7 @@ class ThreadTransport:
 
 
 class LoopTransport:
-    """Connections of `redis`, used by an event loop: it waits, and a thread does the rest."""
+    """Connections of `redis` in an event loop: the loop waits for data, and a thread reads it."""
 
     def place(self) -> object:
         """Any thread will do."""
@@ -225,7 +225,7 @@ class AsyncTransport:
         self, pooled: PooledConnection, count: int, seconds: float, interrupt: Interrupt | None
     ) -> list[Any] | None:
         """Wait for the first answer, then read them all."""
-        # An interrupted wait goes on reading where it was: the answers still come.
+        # After an interrupt, the next call continues the same read: the answers still arrive.
         reading = pooled.reading
         if reading is None:
             reading = start_unlisted(_read_all_async(pooled.connection, count, math.inf))
@@ -241,7 +241,7 @@ class AsyncTransport:
         await _wait_for([], seconds, interrupt)
 
     def drop(self, pooled: PooledConnection) -> None:
-        """Close without waiting; nothing is left to close once its event loop is."""
+        """Close without waiting; if the event loop is closed, nothing is left to do."""
         if pooled.reading is not None:
             with suppress(RuntimeError):
                 pooled.reading.cancel()
@@ -249,7 +249,7 @@ class AsyncTransport:
 
 
 async def _in_thread(pooled: PooledConnection, call: Callable[..., V], *arguments: object) -> V:
-    """Call what blocks in a thread of the server, which other servers do not need."""
+    """Make a blocking call in one of this server's threads, so that it delays no other server."""
     return await call_in_thread(pooled.server, pooled.server, call, *arguments)
 
 
@@ -279,7 +279,7 @@ def _has_buffered(sock: Any) -> bool:
 
 
 def _ring(sock: socket.socket) -> None:
-    with suppress(OSError):  # it is closed: an exception has ended the wait
+    with suppress(OSError):  # closed, because an exception has ended the wait
         sock.send(b"1")
 
 
@@ -345,7 +345,7 @@ def _resolve(future: asyncio.Future[Any]) -> None:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    # A loop that was closed with a wait still registered has nobody left to wake.
+    # If the loop was closed during a wait, no waiter is left.
     if not loop.is_closed():
         loop.call_soon_threadsafe(call)
 

@@ -1,4 +1,4 @@
-"""Connections that are ready for a command: dialled, checked, with nothing under way on them."""
+"""Gets connections that are ready for a command: connected, checked and with no answer unread."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class Dialer:
         self._pool = pool
 
     async def ready(self, node: Node) -> PooledConnection:
-        """Return a connection on which nothing is under way."""
+        """Return a connection with no unread answers."""
         pooled = self._pool.take(node)
         if pooled is None:
             return await self._dial(node)
@@ -50,7 +50,7 @@ class Dialer:
         return pooled
 
     async def ask(self, node: Node, packed: bytes) -> Any:
-        """Send one harmless command to one server, without retries."""
+        """Send one command to one server and return its answer, without retries."""
         pooled = await self.ready(node)
         try:
             (answer,) = await self._transport.exchange(pooled, packed)
@@ -63,13 +63,13 @@ class Dialer:
         return answer
 
     async def check(self, node: Node, pooled: PooledConnection) -> None:
-        """Look at the settings of a server; raise if it would lose messages."""
+        """Check the settings of a server; raise if it would lose messages."""
         (answer,) = await self._transport.exchange(pooled, INFO)
         node.checked = monotonic()
         if isinstance(answer, Exception):
             if code_of(answer) != "NOPERM":
                 raise answer
-            warning: str | None = "the user may not read INFO: the server's settings are unchecked"
+            warning: str | None = "the user may not read INFO: server settings were not checked"
         else:
             try:
                 warning = check_server(parse_info(answer))
@@ -96,7 +96,7 @@ class Dialer:
         return pooled
 
     async def _primary(self, watch: WatchedPrimary, node: Node) -> Address:
-        """Ask one sentinel after the other where the primary is, those that failed lately last."""
+        """Ask the sentinels in turn where the primary is; those that failed recently come last."""
         problem: Exception = LostConnection("the client knows no sentinel")
         for sentinel in sorted(watch.sentinels, key=lambda each: each.failed):
             pooled = PooledConnection(sentinel.make(), 0, self._transport.place(), node)

@@ -1,4 +1,4 @@
-"""What an error from the server or the connection means for the call that met it."""
+"""Decides what to do about an error of the server or the connection."""
 
 import ssl
 from enum import Enum
@@ -19,8 +19,8 @@ __all__ = ["TRANSPORT", "Cure", "Verdict", "verdict"]
 TRANSPORT = (LostConnection, NoAnswer, InvalidResponse, OSError)
 """Errors after which it is unknown whether the server has executed the command."""
 
-# redis-py cuts the code off the messages of the errors that it has classes for, and which those
-# are depends on its version.
+# If redis-py has a class for an error, it removes the code from the message. Which errors have a
+# class depends on its version.
 CODES = {
     "AskError": "ASK",
     "BusyLoadingError": "LOADING",
@@ -43,7 +43,7 @@ class Cure(Enum):
     ASK = "ask the node that was named, this once"
     WAIT = "try the same node again later"
     SEEK = "look for the primary, then try again"
-    MEND = "rename what is not of the right type, then try again"
+    MEND = "rename keys of the wrong type, then try again"
     FULL = "tell the sender that there is no room"
     GIVE_UP = "tell the caller"
 
@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
     cure: Cure
     address: tuple[str, int] | None = None
-    unknown: bool = False
+    may_have_run: bool = False
 
 
 BY_CODE = {
@@ -74,7 +74,7 @@ BY_CODE = {
 
 
 def verdict(error: Exception) -> Verdict:
-    """Judge an error; pure."""
+    """Return what to do about an error; this does no I/O."""
     if isinstance(error, AuthenticationError | AuthorizationError):
         return Verdict(Cure.GIVE_UP)
     code = code_of(error)
@@ -88,22 +88,22 @@ def verdict(error: Exception) -> Verdict:
     if isinstance(error, TRANSPORT):
         if _is_distrust(error):
             return Verdict(Cure.GIVE_UP)
-        return Verdict(Cure.SEEK, unknown=True)
-    return Verdict(Cure.GIVE_UP, unknown=isinstance(error, RedisError))
+        return Verdict(Cure.SEEK, may_have_run=True)
+    return Verdict(Cure.GIVE_UP, may_have_run=isinstance(error, RedisError))
 
 
 def code_of(error: Exception) -> str:
-    """Return the code with which the server began its error."""
+    """Return the code at the start of the server's error, such as MOVED."""
     return CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
 def _is_distrust(error: BaseException | None) -> bool:
-    """Whether one side does not trust the other's certificate: trying again changes nothing."""
+    """Return whether one side rejects the other's certificate, so that a retry is useless."""
     while error is not None:
         if isinstance(error, ssl.SSLError):
             reason = error.reason or ""
             return "CERTIFICATE" in reason or "UNKNOWN_CA" in reason
-        # redis-py tells of it in an error of its own.
+        # redis-py wraps it in an error of its own.
         error = error.__cause__ or error.__context__
     return False
 

@@ -25,9 +25,10 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
     """A `Mailbox` on Redis 7.0 or newer, or Valkey: standalone, Sentinel or Cluster.
 
     ``client`` is a ``Redis`` or ``RedisCluster`` of ``redis``, or of ``redis.asyncio``: then only
-    the ``_async`` methods work. Its settings are used, its connections are not. With
-    ``min_replicas`` a send succeeds once that many replicas have the message. ``max_bytes`` bounds
-    a message (1 MiB): senders, workers and callers who wait for replies should agree on it.
+    the ``_async`` methods work. The mailbox opens its own connections, with the client's settings.
+    With ``min_replicas`` a send succeeds once that many replicas have the message. ``max_bytes`` is
+    the size of the largest message (default: 1 MiB); senders, workers and callers who wait for
+    replies should use the same value.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class RedisMailbox(StoreMailbox[T, R], Generic[T, R]):
         self._pool.join(self)
 
     def close(self) -> None:
-        """End sending and receiving; the last mailbox of a client lets go of its connections."""
+        """Stop sending and receiving; the last mailbox of a client also closes its connections."""
         super().close()
         self._pool.leave(self)
 

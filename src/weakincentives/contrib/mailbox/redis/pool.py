@@ -17,15 +17,15 @@ MOST_IDLE = 32
 """Connections kept for the next call, for each server."""
 
 INHERITED: list[PooledConnection] = []
-"""Connections of `redis.asyncio` that a forked child has found, and keeps for ever.
+"""Connections of `redis.asyncio` that a forked child inherited. It never closes them.
 
-Once collected they would be closed, and closing one takes its socket out of the selector of its
-event loop: in Linux that is shared with the parent, who would then hear no answer any more.
+Garbage collection would close them, and closing one removes its socket from the selector of its
+event loop. On Linux the parent shares that selector, and would never see an answer again.
 """
 
 
 class Node:
-    """One server: its idle connections, and what is known of it."""
+    """One server: its idle connections, and when it was last checked."""
 
     def __init__(self, address: Address | None, *, warned: bool = False) -> None:
         self.address = address
@@ -55,7 +55,7 @@ class Pool:
         return self.nodes.setdefault(address, Node(address, warned=self._warned))
 
     def known(self) -> list[Node]:
-        """Return the servers known now: in one step, for other threads may add some meanwhile."""
+        """Return a copy of the list of servers, because other threads may add some."""
         return list(self.nodes.values())
 
     def take(self, node: Node) -> PooledConnection | None:
@@ -78,21 +78,21 @@ class Pool:
         """Keep a connection for the next call."""
         if self._is_wanted(node, pooled) and len(node.idle) < MOST_IDLE:
             node.idle.append(pooled)
-            # Another thread may have let go of the idle ones between the look and the append.
+            # Another thread may have closed the idle ones between the check and the append.
             if not self._is_wanted(node, pooled):
                 self._drop_idle(node)
         else:
             self._transport.drop(pooled)
 
     def forget(self, slot: int) -> None:
-        """Distrust what is known of the server of a slot."""
+        """Forget which server has a slot, and close the idle connections to it."""
         node = self.slots.pop(slot, None)
         if node is not None:
             node.checked = 0.0
             self.clear(node)
 
     def clear(self, node: Node) -> None:
-        """Let go of the idle connections to a server."""
+        """Close the idle connections to a server."""
         node.generation += 1
         self._drop_idle(node)
 
@@ -102,16 +102,15 @@ class Pool:
         self._keeps = True
 
     def leave(self, user: object) -> None:
-        """Count one less; the last one lets go of the connections."""
+        """Count one mailbox less; the last one closes the connections."""
         self.users.discard(user)
         if not self.users:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connections that are not in use; a later call makes new ones.
+        """Close the idle connections; a later call opens new ones.
 
-        If no mailbox is open any more, connections that are in use now are not kept either, nor
-        are threads.
+        If no mailbox is open, connections in use are closed after their call, and the threads end.
         """
         self._keeps = bool(self.users)
         for node in self.known():
@@ -122,7 +121,7 @@ class Pool:
             STEP_THREADS.release(self)
 
     def end(self) -> None:
-        """Let go of the connections, for good; calls that are under way may finish."""
+        """Close the connections for good; calls in progress may finish."""
         self.has_ended = True
         self.slots.clear()
         self.close()
@@ -135,7 +134,7 @@ class Pool:
         return self._keeps and pooled.generation == node.generation
 
     def _drop_idle(self, node: Node) -> None:
-        # One by one, from the one deque that a node has: other threads use it meanwhile.
+        # One by one, because other threads use the same deque.
         while node.idle:
             try:
                 pooled = node.idle.pop()
@@ -144,7 +143,7 @@ class Pool:
             self._transport.drop(pooled)
 
     def _begin_anew(self) -> None:
-        """Leave the parent's connections alone: this process was forked from it."""
+        """Start with no connections in a forked child, without closing the parent's."""
         self._pid = os.getpid()
         for node in self.known():
             idle, node.idle = node.idle, deque()

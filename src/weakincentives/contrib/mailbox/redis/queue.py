@@ -36,12 +36,12 @@ from .scripts import CancelSettings, LeaseSettings, PutSettings, SettleSettings,
 __all__ = ["Queue", "milliseconds"]
 
 PROMOTE_INTERVAL = 0.1
-"""What is due is brought back this often, even while there is enough pending."""
+"""Due messages are promoted this often, even while enough messages are pending."""
 REPLICATION_SECONDS = 1.0
 """How long a send waits for its replicas."""
 SHORTEST_BLOCK = 0.001
 TIMED_LEASES = 10.0
-"""For leases shorter than this it matters when, during a wait, they began."""
+"""For leases shorter than this, the time during a wait at which they began is measured."""
 
 monotonic = SystemClock.monotonic
 
@@ -51,16 +51,16 @@ PARTS = ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"
 DONE, GONE = b"12"
 LEASE_STATES: dict[int, LeaseState] = dict(zip(b"012", ("ended", "held", "cancelled"), strict=True))
 HEAD = 6
-"""What lease.lua says before the messages."""
+"""The number of values that lease.lua returns before the messages."""
 LONGEST_NUMBER = 14
 MOST_SENT = 64 * 1024 * 1024
-"""Bytes of a batch: what takes longer than a timeout on its way in is never stored."""
+"""The most bytes in a batch: one that takes longer to send than the timeout is never stored."""
 ALL_DONE = (True,)
 ACK = SettleSettings("ack")
 
 
 class Queue:
-    """Makes the calls of one queue and reads their outcomes."""
+    """Makes the script calls of one queue, and interprets their outcomes."""
 
     def __init__(
         self, name: str, *, max_size: int | None, retention: float | None, min_replicas: int
@@ -125,8 +125,8 @@ class Queue:
         if self._min_replicas and outcome.after < self._min_replicas:
             raise MailboxConnectionError(
                 f"{outcome.after} of {self._min_replicas} replicas have the message after "
-                f"{REPLICATION_SECONDS:g} s, so that its fate is unknown if the primary fails now; "
-                "sending it again with the same message_id is safe"
+                f"{REPLICATION_SECONDS:g} s, so it may be lost if the primary fails now; "
+                "it is safe to send it again with the same message_id"
             )
         return int(outcome.answer)
 
@@ -160,7 +160,7 @@ class Queue:
     def was_leased(
         self, outcome: Outcome, started: float, seconds: float, acknowledge: Sequence[str] = ()
     ) -> Leases:
-        """Return the leases that the answer of a call brought; ``started`` is when it was sent."""
+        """Return the leases in the answer to a call that was sent at ``started``."""
         answer = outcome.answer
         if answer is None:
             return Leases(())
@@ -171,7 +171,7 @@ class Queue:
             at = max(started, min(ours + now / 1000 - servers, monotonic()))
         ends, deadlines = (at or started) + seconds, self._deadlines
         messages = []
-        # Plain steps: this is run for every message, with nothing of it left in the cache.
+        # Plain code without helpers, because it runs for every message.
         for i in range(HEAD, len(answer), 2):
             handle = answer[i].decode()
             deadlines[handle] = ends
@@ -188,7 +188,7 @@ class Queue:
         return Leases(messages, done, due, expired, dropped, at, set_aside)
 
     def settle(self, step: Settling, handles: Sequence[str], seconds: float = 0) -> Call:
-        """Acknowledge, extend, or give back in one of the ways that there are."""
+        """Acknowledge, extend or give back; ``step`` says which."""
         settings = ACK if step == "ack" else SettleSettings(step, milliseconds(seconds))
         return Call(self._settle, handles, settings)
 
@@ -198,19 +198,19 @@ class Queue:
 
     def _done(self, answers: bytes, handles: Sequence[str]) -> Sequence[bool]:
         deadlines = self._deadlines
-        if answers == b"1":  # most often: one handle, and all is well
+        if answers == b"1":  # the common case: one handle, acknowledged
             deadlines.pop(handles[0], None)
             return ALL_DONE
         done = []
         for answer, handle in zip(answers, handles, strict=True):
             ends = deadlines.pop(handle, 0.0)
-            # Gone before its lease was over: nobody but this holder can have acknowledged it.
+            # If it is gone before its lease was over, only this holder can have acknowledged it.
             done.append(answer == DONE or (answer == GONE and monotonic() < ends))
         return done
 
     def was_released(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
         """Return, for each handle, whether its message was given back."""
-        # A repeat that finds its lease gone before the deadline finds its own first attempt.
+        # If a repeat finds the lease gone before its deadline, the first attempt has released it.
         return [
             answer == DONE or (outcome.repeated and self._deadlines.holds(handle))
             for answer, handle in zip(outcome.answer, handles, strict=True)
@@ -245,7 +245,7 @@ class Queue:
         return Call(self._purge)
 
     def forget_soon(self, ids: Sequence[str]) -> Call:
-        """Let chosen ids be known for five minutes from now, those that are known for longer."""
+        """Forget these ids after five minutes if they would be remembered for longer."""
         return Call(self._forget_soon, (milliseconds(REMEMBER_IDS), *ids))
 
     def stats(self) -> Call:
@@ -258,22 +258,22 @@ class Queue:
         return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000, unreadable)
 
     def peek(self, limit: int, offset: int) -> Call:
-        """Look at messages that wait."""
+        """Return pending messages without leasing them."""
         return Call(self._peek, (limit, offset))
 
     def was_seen(self, outcome: Outcome) -> Sequence[Seen]:
-        """Read the messages that wait."""
+        """Read the pending messages."""
         found = iter(outcome.answer)
         return [_seen(record, payload) for record, payload in zip(found, found, strict=True)]
 
 
 class Deadlines(dict[str, float]):
-    """When the leases taken here run out at the latest, by this machine's own clock."""
+    """When the leases of this process end at the latest, by this machine's clock."""
 
     prune_at = 1024
 
     def holds(self, handle: str) -> bool:
-        """Whether the lease cannot have run out yet."""
+        """Return whether the lease cannot have ended yet."""
         return monotonic() < self.get(handle, 0.0)
 
     def prune(self) -> None:
@@ -285,7 +285,7 @@ class Deadlines(dict[str, float]):
         self.prune_at = max(1024, 2 * len(self))
 
 
-@lru_cache(maxsize=64)  # the same few again and again, and it is quicker to find than to make them
+@lru_cache(maxsize=64)  # few combinations occur, and a lookup is faster than making them
 def _lease_settings(
     count: int, seconds: float, promotes: bool, woken: bool, keeps: int, handles: int
 ) -> LeaseSettings:
@@ -304,8 +304,8 @@ def _check_size(messages: Sequence[Outgoing]) -> None:
     size = sum(len(message.payload) for message in messages)
     if size > MOST_SENT:
         raise PayloadTooLargeError(
-            f"{len(messages)} messages have {size} bytes together, one step may have {MOST_SENT}; "
-            f"none of these was sent, send fewer at a time"
+            f"{len(messages)} messages have {size} bytes together, more than the {MOST_SENT} of "
+            f"one step; none of these was sent, send fewer at a time"
         )
 
 
@@ -315,7 +315,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def _seen(record: bytes, payload: bytes) -> Seen:
-    # Whatever was written there is shown; what is no number counts as nothing.
+    # Show whatever another program wrote; what should be a number and is not counts as 0.
     id, enqueued, deliveries, nacks, *_ = (*record.decode("utf-8", "replace").split("|"), *"   ")
     return Seen(id, payload, _number(deliveries), _number(nacks), _number(enqueued) / 1000)
 

@@ -1,6 +1,6 @@
-"""What we use of redis-py beyond its documented interface.
+"""Everything that we use of redis-py beyond its documented interface.
 
-It is all in this module, so that a new version of redis-py breaks one place:
+It is all in this module, so that a new version of redis-py can break only one place:
 ``tests/backends/redis/test_redis_py.py`` checks every name on the oldest and the newest version.
 """
 
@@ -30,11 +30,11 @@ __all__ = ["close_now", "slot_of", "socket_of", "topology_of"]
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
 SENTINEL_SECONDS = 1.0
-"""For a sentinel, unless the client says otherwise: there are others to ask."""
+"""The timeout of a sentinel unless the client sets one; short, because there are others to ask."""
 
 WATCHED = (redis.sentinel.SentinelConnectionPool, redis.asyncio.sentinel.SentinelConnectionPool)
 
-# What these do for a pool of connections is done by our own client, or is of no use to it.
+# Options that our own client replaces or does not need.
 UNWANTED = (
     "cache",
     "connection_pool",
@@ -52,7 +52,7 @@ UNWANTED = (
     "retry_on_timeout",
 )
 
-# The connections of `redis` that are made as these of `redis.asyncio` are.
+# The class of `redis` for each class of `redis.asyncio`.
 IN_THREADS: dict[type, type] = {
     redis.asyncio.Connection: redis.Connection,
     redis.asyncio.SSLConnection: redis.SSLConnection,
@@ -62,9 +62,9 @@ IN_THREADS: dict[type, type] = {
 }
 
 Connector: TypeAlias = Callable[..., Any]
-"""Makes a connection, not connected yet; its arguments are where it leads to."""
+"""Makes a connection that is not connected yet; the arguments are its address."""
 Connect: TypeAlias = Callable[..., Connector]
-"""Returns a connector that makes connections as a pool or a node of a client does."""
+"""Returns the connector of a client's pool or node."""
 
 
 def topology_of(client: Any) -> Topology:
@@ -90,7 +90,7 @@ def slot_of(key: bytes) -> int:
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket of a connection of `redis`, to wait until it can be read."""
+    """Return the socket of a connection of `redis`, to wait until it is readable."""
     return connection._sock
 
 
@@ -109,9 +109,9 @@ def _with_threads(topology: Callable[[Connect], Topology]) -> Topology:
 
 
 def _as_made(place: Any, patience: float = ANSWER_SECONDS, *, awaited: bool = False) -> Connector:
-    """Return what makes connections just as a pool or a node of a client does."""
+    """Return a connector that makes connections as the client's pool or node does."""
     kind = place.connection_class
-    if isinstance(place, WATCHED):  # its connections ask the sentinels by themselves
+    if isinstance(place, WATCHED):  # the connections of this pool ask the sentinels themselves
         package: Any = redis.asyncio if awaited else redis
         secure = issubclass(kind, package.SSLConnection)
         kind = package.SSLConnection if secure else package.Connection
@@ -119,9 +119,9 @@ def _as_made(place: Any, patience: float = ANSWER_SECONDS, *, awaited: bool = Fa
 
 
 def _in_threads(place: Any, patience: float = ANSWER_SECONDS) -> Connector:
-    """Return what makes connections of `redis` with the settings of one of `redis.asyncio`.
+    """Return a connector for `redis` with the settings of a pool or node of `redis.asyncio`.
 
-    Raises `UnsupportedOperationError` if there is a setting that they cannot have.
+    Raises `UnsupportedOperationError` if blocking connections do not support a setting.
     """
     kind = IN_THREADS.get(place.connection_class)
     if kind is None:
@@ -153,26 +153,26 @@ def _refusal(what: str) -> UnsupportedOperationError:
 
 
 def _ssl_defaults(kind: type) -> dict[str, Any]:
-    """Return how a connection of a class checks certificates if nothing is said of that."""
+    """Return the default values of a connection class's ``ssl_`` parameters."""
     parameters = signature(kind).parameters.values()
     return {each.name: each.default for each in parameters if each.name.startswith("ssl_")}
 
 
 def _gives_credentials(provider: Any) -> bool:
-    """Whether a provider can be asked in a thread: it may implement the asynchronous way only."""
+    """Return whether a thread can ask this provider; it may implement only the async method."""
     ask = getattr(type(provider), "get_credentials", None)
     return ask not in (None, CredentialProvider.get_credentials) and not iscoroutinefunction(ask)
 
 
 def _options(given: dict[str, Any], awaited: bool, patience: float) -> dict[str, Any]:
-    """Return how our own connections are made: as the client's, without its hidden retries."""
+    """Return the options of our own connections: the client's, without its hidden retries."""
     options = {key: value for key, value in given.items() if key not in UNWANTED}
     no_retry = redis.asyncio.retry.Retry if awaited else Retry
     options["retry"] = no_retry(NoBackoff(), 0)
     options["decode_responses"] = False
     options["health_check_interval"] = 0
     options["protocol"] = 2
-    # A server that hangs must not hang its clients, whatever the client's own patience.
+    # A server that hangs must not hang its clients, even if they set no timeout.
     if options.get("socket_timeout") is None:
         options["socket_timeout"] = patience
     if options.get("socket_connect_timeout") is None:

@@ -9,7 +9,7 @@ __all__ = ["Head", "pack"]
 
 
 FEW = 4
-"""With so few arguments, it pays not to pack again what comes before them."""
+"""With at most this many arguments, it is faster to cache the packed part before them."""
 MOST_LEADS = 64
 NUMBERS = tuple(b"%d" % number for number in range(32))
 
@@ -34,14 +34,15 @@ class Head:
         return lead + bulks(arguments)
 
     def as_text(self, arguments: Sequence[Any]) -> bytes:
-        """Return a call that brings the script along."""
+        """Return a call that contains the script's text."""
         return packed((b"EVAL", self.script.text, len(self.keys), *self.keys, *arguments))
 
     def with_one_key(self, arguments: Sequence[Any]) -> bytes:
-        """Return a call that brings the script along and declares its first key alone.
+        """Return a call that contains the script's text and declares only its first key.
 
-        A server that imports a slot refuses a command with several keys while one of them is
-        missing, and the keys of an empty queue all are. They share a slot, so one speaks for all.
+        While a server imports a slot, it refuses a command with several keys if one of them is
+        missing, and an empty queue has none of its keys. They share a slot, so declaring one is
+        enough.
         """
         first, *others = self.keys
         text = self.script.with_one_key(len(others))
@@ -76,13 +77,13 @@ def _packed(parts: tuple[Any, ...]) -> bytes:
 
 
 def _quickly_packed(parts: tuple[Any, ...]) -> bytes:
-    # To write a number, hiredis calls what runs signal handlers, and crashes if one raises.
+    # While it formats a number, hiredis may run signal handlers, and crashes if one raises.
     plain: Any = tuple([b"%d" % one if type(one) is int else one for one in parts])
     command: bytes = pack_command(plain)
     return command
 
 
-# redis-py looks at each part three times before it packs them, a quarter of what a call costs.
+# redis-py checks each part three times before packing it, a quarter of the cost of a call.
 packed: Callable[[tuple[Any, ...]], bytes]
 try:
     from hiredis import pack_command

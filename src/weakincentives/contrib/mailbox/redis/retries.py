@@ -1,4 +1,4 @@
-"""Retries of a call whose answer was lost or was a fault: how often, how long, after what pause."""
+"""Retries a call whose answer was lost or was an error: for how long, and with what pauses."""
 
 import random
 from typing import TYPE_CHECKING
@@ -13,16 +13,16 @@ from .script_call import Block
 if TYPE_CHECKING:
     from .pool import Node
 
-__all__ = ["Tries", "backoff"]
+__all__ = ["RetryState", "backoff"]
 
 RETRY_SECONDS = 15.0
-"""Seconds after the first fault during which a call is tried again."""
+"""For how many seconds after its first fault a call is retried."""
 
 monotonic = SystemClock.monotonic
 
 
-class Tries:
-    """How far a call has come."""
+class RetryState:
+    """The tries of one call so far, and what the next one must do differently."""
 
     def __init__(self, block: Block | None, *, repeated: bool = False) -> None:
         self.block = block
@@ -33,13 +33,13 @@ class Tries:
         self.asked: Node | None = None
         self.mended = False
         self.refusal = ""
-        """The code with which the server refused to block, though it ran the script."""
+        """The error code if the server refused to block but ran the script."""
         self._patience = RETRY_SECONDS
         self._count = 0
         self._ends = 0.0
 
     def succeed(self) -> None:
-        """Take note that the call has come through, after faults or without."""
+        """Record that the call has succeeded, with or without faults before."""
         if self._count:
             RETRIES.get().succeeded()
 
@@ -49,9 +49,9 @@ class Tries:
         return self.interrupt is not None and self.interrupt.is_set
 
     def note(self, fault: Exception, judged: Verdict) -> float:
-        """Take note of a fault; return how long to wait, or raise if that was the last one."""
+        """Record a fault; return the pause before the next try, or raise if there is none."""
         self.asked = self.began = None
-        if judged.cure is not Cure.ASK:  # where the slot goes to, the wait can begin again
+        if judged.cure is not Cure.ASK:  # after ASK, the wait can begin again at the new node
             self.block = None
         self._count += 1
         now = monotonic()

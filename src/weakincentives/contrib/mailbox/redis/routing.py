@@ -53,7 +53,7 @@ class Router:
         return node
 
     def named(self, slot: int, address: Address) -> Node:
-        """Return the server that a redirection names; without a host it is the one asked."""
+        """Return the server that a redirection names; without a host, the server that was asked."""
         host, port = address
         asked = self._pool.slots.get(slot)
         if not host and asked is not None and asked.address is not None:
@@ -61,7 +61,7 @@ class Router:
         return self._pool.node(self._remapped(address))
 
     async def _slots_answer(self) -> tuple[Any, Address]:
-        """Ask one node after the other where the slots are, those that failed lately last."""
+        """Ask the nodes in turn where the slots are; those that failed recently come last."""
         assert self._topology.seeds is not None
         known = {node.address for node in self._pool.known() if node.address is not None}
         addresses = known.union(self._topology.seeds())

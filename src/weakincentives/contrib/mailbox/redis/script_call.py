@@ -1,15 +1,12 @@
-"""One run of a script: what is asked, how far it has come, and what came of it."""
+"""One call of a script: its arguments, and its outcome."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from weakincentives.clock import SystemClock
 
 from .connection import Interrupt
 from .resp import Head
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["INTERRUPTED", "Block", "Call", "Outcome"]
 
@@ -17,21 +14,21 @@ monotonic = SystemClock.monotonic
 
 
 class Call(NamedTuple):
-    """One run of a script."""
+    """One call of a script."""
 
     head: Head
     arguments: Sequence[Any] = ()
     settings: tuple[Any, ...] = ()
-    """The arguments before these, if many calls have them in common."""
+    """The arguments that come first and that many calls share."""
     then: bytes | None = None
     """A command that follows on the same connection."""
 
     def packed(self) -> bytes:
-        """Return the call as bytes, as it is made the first time."""
+        """Return the bytes of the first try."""
         return self.head.packed(self.settings, self.arguments)
 
     def packed_again(self, *, as_text: bool, repeated: bool, one_key: bool = False) -> bytes:
-        """Return the call as bytes after a fault; with ``one_key`` for a slot on the move."""
+        """Return the bytes of a retry; ``one_key`` is for a slot that is being migrated."""
         arguments = [*self.settings, *self.arguments]
         place = self.head.script.repeated
         if repeated and place is not None:
@@ -42,26 +39,27 @@ class Call(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A command that blocks before the script runs, for how long, and what ends it early."""
+    """The command that blocks until the script may run, its timeout, and what ends it early."""
 
     command: bytes
     seconds: float
     interrupt: Interrupt | None = None
     timed: bool = False
-    """Ask the server for its time first, to tell later when the script ran."""
+    """Ask the server for its time first, to compute later when the script ran."""
 
 
 class Outcome(NamedTuple):
-    """The script's answer, that of the command which followed it, and how they came about."""
+    """The answers to a script and to its ``then`` command, and how they were obtained."""
 
     answer: Any
     after: Any = None
     repeated: bool = False
-    """An earlier attempt may have been carried out."""
+    """Whether an earlier try may have been executed."""
     began: tuple[float, float] | None = None
-    """The same moment by our clock, at the latest, and by the server's, if the call was timed."""
+    """If the call was timed: a moment before the wait, by our clock (at the latest) and the
+    server's."""
     unwaited: bool = False
-    """The server would not block, so that the answer is of now and not of later."""
+    """Whether the server refused to block, and ran the script at once."""
 
 
 INTERRUPTED = Outcome(None)

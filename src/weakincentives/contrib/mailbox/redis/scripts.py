@@ -1,4 +1,4 @@
-"""The Lua scripts, as the server knows them, and the names of what they are given."""
+"""The Lua scripts, and the names of their keys and arguments."""
 
 import hashlib
 from functools import cache
@@ -17,12 +17,12 @@ __all__ = [
 ]
 
 
-# What stands before a script whose other keys come as arguments; both tables look as ever to it.
+# Put before a script whose other keys come as arguments; it restores both tables for the script.
 ONE_KEY = b"""local KEYS, ARGV = { KEYS[1], unpack(ARGV, 1, %d) }, { unpack(ARGV, %d + 1) }"""
 
 
 class PutSettings(NamedTuple):
-    """What put.lua is given before the messages."""
+    """The arguments of put.lua before the messages."""
 
     max_size: int
     replicated: int
@@ -30,7 +30,7 @@ class PutSettings(NamedTuple):
 
 
 class LeaseSettings(NamedTuple):
-    """What lease.lua is given before its token, the handles and the ids."""
+    """The arguments of lease.lua before its token, the handles and the ids."""
 
     most: int
     lasts: int
@@ -42,7 +42,7 @@ class LeaseSettings(NamedTuple):
 
 
 class SettleSettings(NamedTuple):
-    """What settle.lua is given before the handles."""
+    """The arguments of settle.lua before the handles."""
 
     step: str
     after: int = 0
@@ -65,7 +65,7 @@ class EmitSettings(NamedTuple):
 
 
 class ReplyArguments(NamedTuple):
-    """What reply.lua is given; most steps need no more than the first three."""
+    """The arguments of reply.lua; most steps need only the first three."""
 
     step: str
     id: str
@@ -106,16 +106,16 @@ ARGUMENTS = {
 
 
 class Script(NamedTuple):
-    """A script's text, the digest that stands for it, and what it is given."""
+    """A script's text, its digest, and the names of its keys."""
 
     text: bytes
     sha: bytes
     keys: tuple[str, ...] = ()
     repeated: int | None = None
-    """Which argument says "1" if the call may be the repeat of one whose answer was lost."""
+    """The index of the argument that is "1" if the call may be a repeat."""
 
     def with_one_key(self, others: int) -> bytes:
-        """Return the text for a call whose keys but the first are its first arguments."""
+        """Return the text for a call that passes all keys but the first as its first arguments."""
         flags, rest = self.text.split(b"\n", 1)
         return b"%b\n%b\n%b" % (flags, ONE_KEY % (others, others), rest)
 

@@ -1,4 +1,4 @@
-"""What a server must be like, read from its INFO."""
+"""Checks from a server's INFO that it does not lose messages."""
 
 from collections.abc import Mapping
 

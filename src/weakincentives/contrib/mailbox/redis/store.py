@@ -36,11 +36,11 @@ class RedisStore:
 
     @property
     def backend_key(self) -> object:
-        """The server: in a cluster, one that hangs is not all."""
+        """The server of this queue: one node that hangs must not delay queues on others."""
         return self.client.server_of(self.queue.slot)
 
     async def put(self, messages: Sequence[Outgoing]) -> int | None:
-        """Add the messages, all or none; chosen ids that are known are left as they are."""
+        """Add the messages, all or none; skip those whose chosen id is known already."""
         return self.queue.was_put(
             await self.client.call(self.queue.slot, self.queue.put(messages)), messages
         )
@@ -82,7 +82,7 @@ class RedisStore:
         return self.queue.was_released(outcome, handles)
 
     async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
-        """Let the leases end ``seconds`` from now; False where they had ended already."""
+        """Make the leases end ``seconds`` from now; False where they had ended already."""
         ends = monotonic() + seconds
         outcome = await self.client.call(
             self.queue.slot, self.queue.settle("extend", handles, seconds)
@@ -119,7 +119,7 @@ class RedisStore:
         return self.queue.was_counted(await self.client.call(self.queue.slot, self.queue.stats()))
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
-        """Look at messages that wait, in the order in which they would be received."""
+        """Return pending messages, in the order in which they would be received."""
         return self.queue.was_seen(
             await self.client.call(self.queue.slot, self.queue.peek(limit, offset))
         )
@@ -135,12 +135,12 @@ class RedisStore:
         return keeper
 
     def close(self) -> None:
-        """Let go of the connections that are not in use, unless others need them."""
+        """Close the idle connections, unless other mailboxes need them."""
         self.client.pool.leave(self)
 
 
 class QueueListener:
-    """One blocked consumer, on a connection that is its own while it waits."""
+    """One blocked consumer; it has a connection to itself while it waits."""
 
     def __init__(self, client: ScriptClient, queue: Queue) -> None:
         self._client = client
@@ -165,4 +165,4 @@ class QueueListener:
         self._interrupt.set()
 
     def close(self) -> None:
-        """Nothing is left: the connection went back when the wait was over."""
+        """Do nothing: the connection went back to the pool when the wait was over."""

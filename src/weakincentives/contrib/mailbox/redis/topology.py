@@ -1,4 +1,4 @@
-"""Where a client's servers are, and how to read what they say of each other; no I/O."""
+"""Where a client's servers are, and how to read what servers say about each other; no I/O."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,29 +15,30 @@ Address: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How to make connections, and in a cluster, whom to ask where a slot is."""
+    """How to reach the servers of a client."""
 
     make: Callable[[Address | None], Any]
-    """Return a new connection, not connected yet; to an address of a cluster, or to the one."""
+    """Return a new connection, not connected yet: to an address, or without one to the only
+    server."""
     awaited: bool = False
-    """The connections are those of `redis.asyncio`."""
+    """Whether the connections are those of `redis.asyncio`."""
     seeds: Callable[[], Sequence[Address]] | None = None
-    """Known addresses of a cluster; None where there is one server at a time."""
+    """Returns known addresses of a cluster; None if there is only one server at a time."""
     remap: Callable[[Address], Address] | None = None
-    """How the client translates the addresses that a cluster announces."""
+    """Translates the addresses that a cluster announces, as the client does."""
     watch: "WatchedPrimary | None" = None
-    """Whom to ask where the one server is, if there are sentinels."""
+    """The sentinels that know where the server is, if there are any."""
     in_threads: "Callable[[], Topology] | None" = None
-    """Return the same with connections of `redis`, or raise if there can be none; None if these
-    are connections of `redis` already."""
+    """Returns a topology of the same servers with connections of `redis`, or raises if that is
+    impossible; None if these are connections of `redis` already."""
 
 
 @dataclass(slots=True)
 class Sentinel:
-    """One of those who know where the primary is."""
+    """One Sentinel server, which knows where the primary is."""
 
     make: Callable[[], Any]
-    """Return a new connection to it, not connected yet."""
+    """Returns a new connection to it, not connected yet."""
     failed: float = 0.0
 
 
@@ -45,8 +46,8 @@ class Sentinel:
 class WatchedPrimary:
     """The sentinels of a primary, what to ask them, and how to read their answer.
 
-    redis-py has all this too, with two faults: it asks a sentinel that is silent again and again
-    before it goes on to the next, and calls that come at once can make it forget a sentinel.
+    redis-py has all this too, with two faults: it retries a silent sentinel several times before it
+    asks the next one, and concurrent calls can make it forget a sentinel.
     """
 
     name: str
@@ -56,11 +57,11 @@ class WatchedPrimary:
 
     @property
     def question(self) -> bytes:
-        """What to send."""
+        """The command that asks a sentinel."""
         return pack(b"SENTINEL", b"MASTER", self.name)
 
     def primary_in(self, answer: Any) -> Address:
-        """Return where the primary is, or raise if this sentinel does not see one that works."""
+        """Return the primary's address; raise if this sentinel knows no primary that works."""
         if isinstance(answer, Exception):
             raise answer
         state = dict(zip(answer[::2], answer[1::2], strict=True))
@@ -68,12 +69,12 @@ class WatchedPrimary:
         if b"s_down" in flags or b"o_down" in flags or b"master" not in flags:
             raise LostConnection(f"the primary of {self.name!r} is down")
         if int(state[b"num-other-sentinels"]) < self.fewest_others:
-            raise LostConnection(f"a sentinel of {self.name!r} sees too few others")
+            raise LostConnection(f"a sentinel of {self.name!r} sees too few other sentinels")
         return self.forced_host or state[b"ip"].decode(), int(state[b"port"])
 
 
 def owner_of(slot: int, answer: Any, asked: Address) -> Address | None:
-    """Read the primary of a slot from the answer of a node to CLUSTER SLOTS."""
+    """Return the primary that has a slot, from a node's answer to CLUSTER SLOTS."""
     for first, last, primary, *_ in answer:
         if first <= slot <= last:
             host = primary[0].decode() if primary[0] else asked[0]

@@ -1,10 +1,10 @@
-"""Renames keys of the wrong type: another program wrote them, and every script fails on them."""
+"""Renames keys of the wrong type, which another program wrote and on which every script fails."""
 
 from .resp import Head
 from .script_call import Call
 from .scripts import script
 
-__all__ = ["mending_of"]
+__all__ = ["renaming_call"]
 
 TYPES = {
     b"pending": b"list",
@@ -22,8 +22,8 @@ TYPES = {
 }
 
 
-def mending_of(head: Head) -> Call:
-    """Return the call that renames what is in the way of a script."""
+def renaming_call(head: Head) -> Call:
+    """Return the call that renames a script's keys of the wrong type."""
     names, types = [], []
     for key in head.keys:
         tag, _, rest = key.partition(b"}:")

@@ -23,14 +23,14 @@ logger = get_logger(__name__)
 
 
 class SQLiteBackend(BaseBackend[SQLiteMailbox[Any, Any], SQLiteReplyStore[Any]]):
-    """The queues of one file, which others in this process may use too."""
+    """The queues of one file; other backends in this process may use the same file."""
 
     def __init__(self, database: Database, max_bytes: int | None = None) -> None:
         super().__init__(repr(database.path), SQLiteReplyStore(database), max_bytes)
         self._database = database
 
     def queues(self) -> list[str]:
-        """List the queues of the file; a name that no mailbox can have is left out and logged."""
+        """List the queues of the file; names that no mailbox can have are left out and logged."""
         names = [name for (name,) in self._database.read(QUERIES["queues"])]
         known = [name for name in names if type(name) is str and is_name(name)]
         if len(known) < len(names):

@@ -1,4 +1,4 @@
-"""The file's own clock: no jump of the wall clock moves it, and it goes on across reboots."""
+"""The file's own clock: the wall clock may jump without moving it, and it survives reboots."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from weakincentives.runtime.mailbox.errors import MailboxConnectionError
 __all__ = ["Era", "FileClock", "kernel_boot_id", "next_era"]
 
 MICRO = 1_000_000
-# The wall clock is only noted anew when it has moved by more than this.
+# The wall clock's offset is stored again only when it has changed by more than this.
 NOTEWORTHY = MICRO
 
 
@@ -23,11 +23,11 @@ class Era(NamedTuple):
 
 
 def next_era(former: Era | None, boot: str, wall_offset_us: int, steady_us: int = 0) -> Era:
-    """Return the era that a process which opens the file now lives in.
+    """Return the era for a process that opens the file now.
 
-    In the same boot the clock goes on as it is. In another one it goes on by the wall clock, from
-    where it stood beside the wall clock when that was last seen; but it does not go back: a machine
-    without a battery boots in another year, and a delay of a minute must not last until then.
+    Within one boot the file's clock simply continues. After a reboot it is set by the wall clock,
+    with the same difference between the two as before. It is never set back: a machine without a
+    battery may boot in the wrong year, and a delay of a minute must not last that long.
     """
     if former is None:
         return Era(boot, wall_offset_us, wall_offset_us)
@@ -41,7 +41,7 @@ def next_era(former: Era | None, boot: str, wall_offset_us: int, steady_us: int 
 
 
 def kernel_boot_id() -> str:
-    """Return what is different after each boot; '' where the system does not tell (not Linux)."""
+    """Return an id that changes with each boot; '' on systems that have none (not Linux)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -49,8 +49,8 @@ def kernel_boot_id() -> str:
 
 
 class FileClock:
-    """Reads the file's clock. Without a boot id it is the wall clock: reboots do no harm then, but
-    a jump shifts leases."""
+    """Reads the file's clock. Without a boot id it is the wall clock: then reboots do no harm, but
+    a jump of the wall clock shifts leases."""
 
     def __init__(self, clock: Clock, boot: str) -> None:
         self.clock = clock
@@ -58,7 +58,7 @@ class FileClock:
         self.shift_us = 0
         self._steady = clock.monotonic if boot else clock.time
         self.stranded = False
-        """This is a child that was forked in the middle of a step: nobody may go on with it."""
+        """Whether this child was forked in the middle of a step, which it must not continue."""
 
     def now_us(self) -> int:
         """Return the time on the file's clock."""
@@ -68,7 +68,7 @@ class FileClock:
         return now
 
     def steady_us(self) -> int:
-        """Return the time on the clock that the file's clock goes by."""
+        """Return the time on the underlying clock, without the file's shift."""
         return int(self._steady() * MICRO)
 
     def wall_offset_us(self) -> int:
@@ -76,5 +76,5 @@ class FileClock:
         return int((self.clock.time() - self._steady()) * MICRO)
 
     def wall(self, time_us: int) -> float:
-        """Return a time on the file's clock as the wall clock shows it, as seen now."""
+        """Convert a time on the file's clock to the wall clock."""
         return self.clock.time() + (time_us - self.now_us()) / MICRO

@@ -1,4 +1,4 @@
-"""From a path to a connection: nothing that is not ours is touched, nothing newer is read."""
+"""Opens a connection to a file; refuses files of other programs and of newer versions."""
 
 import math
 import os
@@ -24,7 +24,7 @@ LOCKED_SECONDS = 30.0
 NEXT_TURN = 1.0
 BRIEFLY = 0.1
 JOURNAL_BYTES = 16 * 1024 * 1024
-"""A journal that has grown beyond this is emptied at the next chance."""
+"""A journal larger than this is emptied as soon as possible."""
 PAGE_SIZE = 2048
 
 
@@ -33,17 +33,17 @@ def wake_path(path: str) -> str:
     return f"{path}-wake"
 
 
-def open_connection(path: str, patience: "Patience") -> apsw.Connection:
-    """Open a file, made or brought up to date if need be; raises `apsw.Error` or our own."""
+def open_connection(path: str, busy_handler: "BusyHandler") -> apsw.Connection:
+    """Open a file, creating or upgrading it if needed; raises `apsw.Error` or a `MailboxError`."""
     name = f"file:{quote(path)}"
     if _is_new(path):
         make_wake_file(path)
-        # SQLite gives a new file the mode of this one: no moment at which others could read it.
+        # SQLite creates the file with the mode of the wake file, so that others can never read it.
         name += f"?modeof={quote(wake_path(path))}"
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(name, flags=flags)
     try:
-        _prepare(connection, path, patience)
+        _prepare(connection, path, busy_handler)
     except BaseException:
         connection.close()
         raise
@@ -51,7 +51,7 @@ def open_connection(path: str, patience: "Patience") -> apsw.Connection:
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """Return what tells a file from another one of the same name; None if there is none."""
+    """Return the device and inode of a file; None if it does not exist."""
     try:
         found = Path(path).stat()
     except FileNotFoundError:
@@ -69,31 +69,31 @@ def make_wake_file(path: str) -> None:
         file = os.open(wake, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             os.fchmod(file, mode)
-            os.pwrite(file, b"\n", 0)  # one byte, for a wake-up is somebody reading it
+            os.pwrite(file, b"\n", 0)  # one byte, because reading it is the wake-up signal
         finally:
             os.close(file)
     except OSError as error:
-        raise MailboxConnectionError(f"{wake} cannot be made: {error.strerror}") from error
+        raise MailboxConnectionError(f"{wake} cannot be created: {error.strerror}") from error
 
 
-class Patience:
+class BusyHandler:
     """Waits for a lock in random small steps, so that no process starves; gives up after 30 s.
 
-    The threads of a process wait in turn: one whose turn comes after another has given up has
-    waited as long itself, and gives up soon.
+    The threads of a process wait one after another. If one has just given up, the next has been
+    waiting for as long, and gives up soon too.
     """
 
     def __init__(self) -> None:
         self._until = 0.0
         self._gave_up = -math.inf
         self.waiting = False
-        """SQLite is asking right now, so its connection takes no other step."""
+        """Whether SQLite is calling this now; its connection cannot be used meanwhile."""
         self.stranded = False
-        """This is a child that was forked meanwhile: the connection is its parent's."""
+        """Whether this child was forked during the wait; the connection belongs to its parent."""
         self.over = False
-        """The file is being closed, and nobody waits any more."""
+        """Whether the file is being closed, so that waiting is useless."""
         self.brief = False
-        """What waits can wait for another day: it gives up soon."""
+        """Whether the current step is optional, and gives up soon."""
 
     def __call__(self, attempt: int) -> bool:
         self.waiting = True
@@ -119,25 +119,25 @@ class Patience:
 
 
 def _is_new(path: str) -> bool:
-    """Whether there is no such file yet; refuse a place where there can be none."""
+    """Return whether the file does not exist yet; raise if it cannot be created there."""
     place = Path(path)
     try:
         if place.is_dir():
             raise MailboxConnectionError(f"{path} is a directory; name a file in it")
         if not place.parent.is_dir():
             raise MailboxConnectionError(
-                f"the directory {place.parent} does not exist; make it first"
+                f"the directory {place.parent} does not exist; create it first"
             )
         return not place.exists()
     except OSError as error:
         raise MailboxConnectionError(f"{path} cannot be reached: {error.strerror}") from error
 
 
-def _prepare(connection: apsw.Connection, path: str, patience: Patience) -> None:
-    connection.set_busy_handler(patience)
+def _prepare(connection: apsw.Connection, path: str, busy_handler: BusyHandler) -> None:
+    connection.set_busy_handler(busy_handler)
     version = _version(connection, path)
-    # For a new file. Each commit writes whole pages to the journal, two or three of them for a
-    # message: small ones are less to write and to sync.
+    # Only new files take this. Each commit writes whole pages to the journal, two or three for a
+    # message, so small pages mean less to write and to sync.
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _use_wal(connection, path)
     if version < len(SCRIPTS):
@@ -150,37 +150,37 @@ def _prepare(connection: apsw.Connection, path: str, patience: Patience) -> None
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def make_strict(connection: apsw.Connection, full: bool) -> None:
-    """Suit the journal to commits that end with an fsync, or to commits that do not."""
-    # A journal that is used again is faster to sync than one that still grows, so with an fsync at
-    # each commit it is better short; without, a long one makes checkpoints rare.
+def configure_journal(connection: apsw.Connection, full: bool) -> None:
+    """Configure the journal for commits with an fsync (``full``) or without."""
+    # Overwriting a journal syncs faster than growing it, so with an fsync per commit a short one is
+    # better; without, a long one makes checkpoints rare.
     connection.execute(f"PRAGMA wal_autocheckpoint = {1000 if full else 4000}")
     if full and sys.platform == "darwin":
         connection.execute("PRAGMA fullfsync = ON")
 
 
-def shorten_journal(connection: apsw.Connection, path: str, patience: Patience) -> bool:
+def shorten_journal(connection: apsw.Connection, path: str, busy_handler: BusyHandler) -> bool:
     """Empty the journal if it is long; False if that was not possible.
 
-    SQLite begins it anew only when nobody is reading or writing at the end of a checkpoint, which
-    under load may never happen by itself.
+    By itself SQLite restarts it only if no connection reads or writes at the end of a checkpoint,
+    which may never happen under load.
     """
     try:
         if Path(f"{path}-wal").stat().st_size <= JOURNAL_BYTES:
             return True
-        patience.brief = True
+        busy_handler.brief = True
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return True
     except (OSError, apsw.Error):
-        # Somebody is in the way, or the disk is full: the step that comes next says so.
+        # Another connection is busy, or the disk is full; then the next step raises.
         return False
     finally:
-        patience.brief = False
+        busy_handler.brief = False
 
 
 def _version(connection: apsw.Connection, path: str) -> int:
-    """Return the file's version, 0 for a new one; refuse what is not for us."""
-    with connection:  # one look: another process may be making the file right now
+    """Return the file's version, 0 for a new one; raise if it is not a file of ours."""
+    with connection:  # one transaction: another process may be creating the file right now
         tables = connection.execute(QUERIES["count_tables"]).get
         application = connection.pragma("application_id")
         version = connection.pragma("user_version")
@@ -192,7 +192,7 @@ def _version(connection: apsw.Connection, path: str) -> int:
         return 0
     if version > len(SCRIPTS):
         raise MailboxConnectionError(
-            f"{path} was written by a newer version (schema {version}, this one knows up to "
+            f"{path} was written by a newer version (schema {version}, this one supports up to "
             f"{len(SCRIPTS)}); upgrade weakincentives here"
         )
     assert isinstance(version, int)
@@ -205,7 +205,7 @@ def _use_wal(connection: apsw.Connection, path: str) -> None:
         try:
             mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError:
-            # SQLite does not ask the busy handler when two processes make the same file.
+            # SQLite does not call the busy handler when two processes create the same file.
             if time.monotonic() > until:
                 raise
             time.sleep(random.uniform(0.0005, 0.0025))

@@ -24,11 +24,11 @@ LEVELS = {"full": FULL, "normal": NORMAL}
 
 
 class Database:
-    """One user's access to a file that others in this process may use too.
+    """One user's access to a file that this process may use elsewhere too.
 
-    Each step is as durable as this user asked for, whatever the others did. A step belongs to the
-    call that takes it: one that is taken inside another one, by a signal handler, is a step of its
-    own, or is refused with `ReentrantStepError` and changes nothing.
+    Each step is as durable as this user asked for, whatever other users chose. If a signal handler
+    takes a step while it interrupts another one, that is a separate step, or it raises
+    `ReentrantStepError` and changes nothing.
     """
 
     def __init__(
@@ -45,30 +45,30 @@ class Database:
         """Leave the file; its last user closes it."""
         file, self._file = self._file, None
         if file is not None:
-            file.wake.ring_all()  # those who wait here learn that it is over
+            file.wake.ring_all()  # so that waiters of this database notice that it is closed
             self._leave(self, file)
 
     @property
     def file(self) -> File:
-        """The file, while this is open."""
+        """The file; raises `MailboxClosedError` if this is closed."""
         if self._file is None:
             raise MailboxClosedError(f"{self.path} was closed")
         return self._file
 
     @property
     def wake(self) -> Wake:
-        """Who is woken when something comes."""
+        """Wakes waiting consumers and callers of the file."""
         return self.file.wake
 
     def notify(self, news: Key, times: int) -> None:
-        """Tell who waits, after a commit: this never fails, even if another thread has closed this
-        since."""
+        """Wake the waiters for ``news`` after a commit. This never fails, even if another thread
+        has closed this database meanwhile."""
         file = self._file
         if file is not None:
             file.wake.notify(news, times)
 
     def shares(self, other: "Database") -> bool:
-        """Whether a transaction of this one can do the steps of another one, as durably."""
+        """Return whether one transaction here can include steps of another database, as durably."""
         return self._file is not None and self._file is other._file and other.level <= self.level
 
     def check_open(self) -> None:
@@ -76,14 +76,14 @@ class Database:
         self.file.check_open()
 
     def insert(self, sql: str, arguments: Sequence[Any], news: Key) -> None:
-        """Run one statement that adds a row, as a transaction of its own; then tell who waits."""
+        """Insert a row in its own transaction, then wake the waiters for ``news``."""
         file = self._file or self.file
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True
+            file.is_fragile = True
             writer = file.ready(self.level)
-            file.amid = False
+            file.is_fragile = False
             try:
                 writer.execute(sql, arguments)
             except apsw.Error as error:
@@ -100,21 +100,21 @@ class Database:
     ) -> int:
         """Run one statement as a transaction of its own, and return how many rows it changed.
 
-        If any, those who wait for ``news`` are told. What need not be ``lasting`` may be undone by
-        a loss of power, until the next commit.
+        If there are any, the waiters for ``news`` are woken. If ``lasting`` is False, a power
+        failure before the next commit may undo the change.
         """
         file = self._file or self.file
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True  # until the count is read
+            file.is_fragile = True  # until the count is read
             writer = file.ready(self.level if lasting else NORMAL)
             try:
                 writer.execute(sql, arguments)
                 changed = writer.changes()
             except apsw.Error as error:
                 raise translated(error, self.path, writer.system_errno) from error
-            file.amid = False
+            file.is_fragile = False
         if news is not None and changed:
             file.wake.notify(news, changed)
         return changed
@@ -133,7 +133,7 @@ class Database:
             writer = file.ready(self.level if lasting else NORMAL)
             try:
                 writer.execute("BEGIN IMMEDIATE")
-                file.amid = False  # from here on SQLite knows
+                file.is_fragile = False  # from here on, in_transaction tells
                 result = work(writer, *arguments)
                 writer.execute("COMMIT")
                 return result
@@ -162,7 +162,7 @@ class Database:
         return self.read(sql, arguments)
 
     def _mend_texts(self, reason: UnicodeDecodeError) -> None:
-        """Let texts that are not UTF-8 be bytes, which can be read; raise if there is none."""
+        """Turn texts that are not UTF-8 into bytes, which can be read; raise if there are none."""
         if not self.transact(mend_texts):
             raise MailboxConnectionError(f"{self.path}: {reason}") from reason
 

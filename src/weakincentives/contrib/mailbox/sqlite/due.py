@@ -1,7 +1,7 @@
-"""What has come due in one queue: delays that have elapsed, and leases that have run out.
+"""Finds what is due in one queue: delays that have elapsed, and leases that have run out.
 
-Delays are found by an index. Leases are not in it at first, for most are over so soon that it would
-only cost: the few that there are, are walked over. Where many last, they are put into an index too.
+Delays are found by an index. New leases are not indexed: most are over so soon that the index would
+only cost time, and a scan of a few is cheap. If many leases last, they are indexed too.
 """
 
 from typing import Any
@@ -14,30 +14,30 @@ from .statements import Queries
 __all__ = ["Due"]
 
 FEW = 100
-"""Up to this number, all leases are read at each look."""
+"""Up to this number, all leases are scanned each time."""
 INDEX_AFTER_US = MICRO
-"""Beyond it, leases that have lasted this long are put into the index."""
+"""If there are more, those that have lasted this long are indexed."""
 INDEX_AT_ONCE = 5000
-"""The most leases that one step puts into the index."""
+"""The most leases that one step indexes."""
 MANY = 5000
-"""Beyond this number, leases are put into the index without waiting."""
+"""If there are more than this, leases are indexed at once."""
 WALK_US = 10
-"""The pause between two walks over many leases, for each of them."""
+"""The pause between two scans of many leases, in microseconds for each lease."""
 LONGEST_PAUSE_US = MICRO
-"""The longest such pause."""
+"""The longest pause between two scans."""
 
 MEND_EVERY_US = 60 * MICRO
-"""Times that another program wrote, and that never come, are looked for this often."""
+"""How often to look for times that never come, which another program must have written."""
 
 DELAYED, WALKED, INDEXED = 0, 1, 2
 
 
 class Due:
-    """Knows when it is worth while to look for leases that have run out."""
+    """Decides when to scan for leases that have run out."""
 
     def __init__(self) -> None:
         self.leased = WALKED
-        """How a lease is marked that is taken now."""
+        """The mark for new leases: `WALKED` or `INDEXED`."""
         self._walk_at = 0
         self._mend_at = 0
         self._first: float | None = None
@@ -45,7 +45,7 @@ class Due:
         self._front_at = 0
 
     def bring_back(self, connection: apsw.Connection, queries: Queries, now: int) -> int:
-        """Move what has come due to the end of the line; return how many of it were leases."""
+        """Move due messages to the end of the line; return how many of them were leased."""
         if now >= self._mend_at:
             self._mend_at = now + MEND_EVERY_US
             _end_odd_times(connection, queries, now)
@@ -55,7 +55,7 @@ class Due:
             self._walked(connection, queries, now, count)
         if self._walk_at > now:
             times.append(self._walk_at)
-        # Whoever may write to the file may have written anything there.
+        # Another program may have written anything there.
         self._first = min((time for time in times if type(time) in (int, float)), default=None)
         if self._first is None or self._first > now:
             return 0
@@ -68,11 +68,11 @@ class Due:
         return sum(leased for _, leased, _ in due)
 
     def next_due(self, now: int) -> float | None:
-        """Return how many seconds it takes until something held becomes visible, as last seen."""
+        """Return the seconds until the next held message becomes visible, as of the last look."""
         return None if self._first is None else max(self._first - now, 0) / MICRO
 
     def _walked(self, connection: apsw.Connection, queries: Queries, now: int, count: int) -> None:
-        """Take note of how many leases were walked over; put them into the index if they last."""
+        """Plan the next scan after one of ``count`` leases; index the leases that last."""
         if count <= FEW:
             self.leased = WALKED
             return
@@ -83,21 +83,21 @@ class Due:
         if self.leased == INDEXED:
             self._put_into_index(connection, queries, front)
         elif now - self._front_at >= INDEX_AFTER_US:
-            # What was undone since stands in line again, and is leased anew from there.
+            # Messages that were undone since then are in line again, and may get new leases there.
             self._put_into_index(connection, queries, min(self._front, front))
             self._front, self._front_at = front, now
 
     def _put_into_index(self, connection: apsw.Connection, queries: Queries, end: int) -> None:
-        """Put the leases into the index that stand before this place."""
+        """Index the leases of places before ``end``."""
         rows = connection.execute(queries["index_leases"], (end, INDEX_AT_ONCE)).fetchall()
         last = end - 1 if len(rows) < INDEX_AT_ONCE else max(rows)[0]
         connection.execute(queries["note_indexed"], (last,))
 
 
 def _end_odd_times(connection: apsw.Connection, queries: Queries, now: int) -> None:
-    """Let what would never become visible be visible now, and forget ids kept for ever.
+    """Make messages visible that would never be, and forget ids that would be kept for ever.
 
-    The indexes lead to them: to SQLite, what is no number comes after every number.
+    The indexes find them quickly: SQLite sorts everything that is not a number after all numbers.
     """
     for leased in (DELAYED, INDEXED):
         connection.execute(queries["end_odd_times"], (now, leased))

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to the user of a mailbox."""
+"""Translates SQLite's errors into mailbox errors."""
 
 import errno
 
@@ -18,7 +18,7 @@ def translated(error: apsw.Error, path: str, system_errno: int = 0) -> MailboxEr
     ):
         return NoRoomError(
             f"there is no room on the disk for {path}; nothing was written, "
-            "and it works again as soon as there is"
+            "and it works again as soon as there is room"
         )
     return MailboxConnectionError(_reason(error, path))
 

@@ -1,12 +1,12 @@
 """One SQLite file, shared by all its users in this process: two connections and their locks.
 
 All threads share one connection for writing, under a lock: SQLite lets one writer in at a time
-anyway, and a lock is fairer than its busy handler. A second one serves reads, so that a look does
+anyway, and a lock is fairer than its busy handler. A second one is for reading, so that a read does
 not wait for another thread's fsync.
 
 A signal handler can run between any two calls of the main thread, and raise, take a step of its
-own, or fork. So nothing here has to be undone by anybody but the frame that did it: a lock is held
-by a ``with``, a transaction is ended by the ``finally`` around it.
+own, or fork. So every change is undone by the frame that made it: a ``with`` releases each lock,
+and a ``finally`` ends each transaction.
 """
 
 import threading
@@ -28,18 +28,18 @@ from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
 
 from .clock import Era, FileClock, kernel_boot_id, next_era
 from .connection import (
-    Patience,
+    BusyHandler,
+    configure_journal,
     identity_of,
-    make_strict,
     make_wake_file,
     open_connection,
     shorten_journal,
     wake_path,
 )
 from .errors import translated
-from .inotify import Signal, best_signal
+from .inotify import CommitSignal, best_signal
 from .queries import QUERIES
-from .unreadable import sound_era
+from .unreadable import is_sound_era
 from .wake import Key, Wake
 
 __all__ = ["FULL", "NORMAL", "File", "SignalMaker"]
@@ -51,20 +51,20 @@ JOURNAL_EVERY = 0.1
 """Seconds after which a step checks the length of the journal."""
 
 JOURNAL_IN_USE = 20
-"""The same interval is this many times longer while a reader keeps the journal from emptying."""
+"""`JOURNAL_EVERY` is multiplied by this while a reader prevents emptying the journal."""
 
 NORMAL, FULL = 1, 2
-"""How durable a commit is, as SQLite counts it: the second one ends with an fsync."""
+"""SQLite's numbers for ``synchronous``; with `FULL`, a commit ends with an fsync."""
 
-SignalMaker = Callable[[str, Callable[[], int]], Signal]
+SignalMaker = Callable[[str, Callable[[], int]], CommitSignal]
 
 
 class FileKey:
-    """Stands for a file; an instance of its own class, because threads end with it."""
+    """Identifies a file; the threads that serve the file end when this is collected."""
 
 
 class File:
-    """The connections to a file, until its last user has left."""
+    """The connections to a file, shared by its users; the last one to leave closes them."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class File:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.time = FileClock(self.clock, kernel_boot_id() if boot_id is None else boot_id)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The `Database` objects that are open on it; the registry keeps the list."""
+        """The open `Database` objects of the file; the registry maintains this set."""
         self.key = FileKey()
-        """Stands for this file where others only compare, and must not keep it open."""
+        """Identifies the file without keeping it open."""
         self.identity: tuple[int, int] | None = None
         self.gone = False
-        """The file was removed or replaced under us."""
+        """Whether the file was removed or replaced while it was open."""
         self._make_signal = make_signal
         self._closed = False
         self._stranded = False
@@ -91,19 +91,19 @@ class File:
 
     def _start(self) -> None:
         """Set up what must be new in a forked child too."""
-        # Reentrant, so that a signal handler finds out that its thread is inside, and never waits
-        # for the very frame that it interrupts.
+        # Reentrant, so that a signal handler can see that its own thread holds the lock, instead of
+        # waiting for the frame that it interrupts.
         self.lock: Any = threading.RLock()
         self.read_lock: Any = threading.RLock()
         self.writer: apsw.Connection | None = None
         self.reader: apsw.Connection | None = None
-        self.amid = False
-        """Another step on the writer would spoil the one in progress, though SQLite would allow it.
+        self.is_fragile = False
+        """Whether a nested step would spoil the current one although SQLite would allow it.
 
-        Asked only by a step that finds the lock held by its own thread, so a value that an
+        It is read only if the current thread already holds the lock, so a stale value that an
         interrupt left behind does no harm.
         """
-        self._patience = Patience()
+        self._busy_handler = BusyHandler()
         self._level = self._strictest = 0
         self._noted_offset_us: int | None = None
         self._seen_us = 0
@@ -113,19 +113,20 @@ class File:
         )
 
     def open(self) -> None:
-        """Open the connection for writing: a file that cannot be used is refused at once."""
+        """Open the connection for writing; raise at once if the file cannot be used."""
         with self.lock:
-            self.amid = True
+            self.is_fragile = True
             if self.writer is None:
                 self._open_writer()
 
     def close(self) -> None:
-        """Close the connections and wake everybody who waits."""
+        """Close the connections and wake all waiters."""
         inside = self.lock._is_owned() or self.read_lock._is_owned()
-        self._closed = self._patience.over = True
+        self._closed = self._busy_handler.over = True
         with self.lock:
             if inside:
-                # This interrupts a step: what that holds is closed as it lets go.
+                # This interrupts a step of its own thread; the connections close when that step
+                # ends.
                 self.writer = self.reader = None
             else:
                 self.close_connections()
@@ -133,8 +134,8 @@ class File:
         STEP_THREADS.release(self.key)
 
     def __del__(self) -> None:
-        # Nobody can use it any more. Whatever thread collects it may be inside a step of another
-        # file, and another thread may be forking: so this takes no lock and waits for nobody.
+        # No user is left. The collecting thread may be inside a step of another file, and another
+        # thread may be forking, so this takes no lock and waits for nothing.
         self.wake.retire()
         self._spare_journal(self.reader, self.writer)
 
@@ -142,12 +143,12 @@ class File:
         """Return the writing connection, set to this durability; the caller must hold ``lock``."""
         writer = self.writer or self._open_writer()
         if writer.in_transaction:
-            writer.execute("ROLLBACK")  # left behind by an interrupt in an unlikely place
+            writer.execute("ROLLBACK")  # an interrupt left it open
         now = SystemClock.monotonic()
         if now >= self._look_at:
             self._look()
         if now >= self._journal_at:
-            short = shorten_journal(writer, self.path, self._patience)
+            short = shorten_journal(writer, self.path, self._busy_handler)
             pause = JOURNAL_EVERY if short else JOURNAL_EVERY * JOURNAL_IN_USE
             self._journal_at = SystemClock.monotonic() + pause
         if level != self._level:
@@ -165,8 +166,8 @@ class File:
         """Refuse a step if this thread, which holds the lock, is in the middle of another one."""
         writer = self.writer
         if (
-            self.amid
-            or self._patience.waiting
+            self.is_fragile
+            or self._busy_handler.waiting
             or (writer is not None and (writer.in_transaction or _writes(writer)))
         ):
             raise ReentrantStepError(
@@ -180,7 +181,7 @@ class File:
         writer.execute("ROLLBACK")
 
     def note_wall_clock(self, writer: apsw.Connection) -> None:
-        """Write down how the clocks stand, if it is news; delays outlive a reboot by it."""
+        """Store the time and the wall clock's offset, which delays need after a reboot."""
         now = self.time.now_us()
         if now - self._seen_us > 1_000_000:
             writer.execute(QUERIES["note_time"], (now,))
@@ -202,20 +203,20 @@ class File:
                 writer.close()
 
     def _spare_journal(self, *connections: apsw.Connection | None) -> None:
-        """Let closing leave the journal of a file that is gone alone: it may be another's now."""
+        """If the file is gone, do not touch the journal on close: it may belong to a new file."""
         if self._is_gone():
             for connection in connections:
                 if connection is not None:
                     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def check_open(self) -> None:
-        """Raise if no step can be taken here."""
+        """Raise if the file is closed, gone, or not usable in this process."""
         if self._closed:
             raise MailboxClosedError(f"{self.path} was closed")
         if self.gone:
             raise MailboxConnectionError(
-                f"{self.path} was removed or replaced while it was in use, and this step was not "
-                "taken; open the mailbox anew, or restart this process"
+                f"{self.path} was removed or replaced while it was in use, and nothing was done "
+                "now; open the mailbox again, or restart this process"
             )
         if self._stranded:
             raise MailboxConnectionError(
@@ -226,30 +227,30 @@ class File:
     def before_fork(self, taken: list[Any]) -> None:
         """Close the connections, so that no child inherits what it must neither use nor close.
 
-        The locks that it takes are added to ``taken``.
+        The locks that this takes are added to ``taken``.
         """
-        # The fork may be a signal handler's, inside a step: that step goes on in the parent.
+        # A signal handler may fork inside a step; that step continues in the parent.
         self._stranded = self.lock._is_owned() or self.read_lock._is_owned()
         take_locks(taken, self.lock, self.read_lock)
         if not self._stranded:
             self.close_connections()
-        # Last, for a signal handler inside a step may want it, and whoever has it wants no other.
+        # Last, because a signal handler inside a step may need it; its holder takes no other lock.
         self.wake.before_fork(taken)
 
     def after_fork_in_parent(self) -> None:
-        """Go on; the next step opens the connections again."""
+        """Continue; the next step opens the connections again."""
         self._stranded = False
 
     def after_fork_in_child(self) -> None:
-        """Begin anew with locks that nobody holds and no thread."""
+        """Start again with new locks, no connections and no thread."""
         self.wake.abandon()
         inherited = [one for one in (self.writer, self.reader) if one is not None]
-        patience = self._patience
+        busy_handler = self._busy_handler
         self._start()
         if self._stranded:
-            # The interrupted step may go on here too, beside its parent: it must not get far. What
-            # it could be inside of is a statement that asks for the time, or for patience.
-            patience.stranded = self.time.stranded = True
+            # The interrupted step may continue here too, in parallel with the parent, and must fail
+            # soon. It can only be in a statement that calls now_us() or the busy handler.
+            busy_handler.stranded = self.time.stranded = True
             for connection in inherited:
                 connection.exec_trace = self._refuse
             self._inherited = inherited  # closing them here would disturb the parent
@@ -259,15 +260,15 @@ class File:
         return True
 
     def _set_level(self, writer: apsw.Connection, level: int) -> None:
-        self._level = 0  # unknown, should this be interrupted
+        self._level = 0  # unknown if this is interrupted
         if level > self._strictest:
-            make_strict(writer, level == FULL)
+            configure_journal(writer, level == FULL)
             self._strictest = level
         writer.execute(f"PRAGMA synchronous = {level}")
         self._level = level
 
     def _look(self) -> None:
-        """Make sure that the file is still there."""
+        """Check that the file is still the one that was opened."""
         self._look_at = 0.0
         if self._is_gone():
             self.gone = True
@@ -278,11 +279,11 @@ class File:
         try:
             return self.gone or identity_of(self.path) != self.identity
         except OSError:
-            return False  # nobody can tell
+            return False  # unknown, so assume not
 
     def _open_writer(self) -> apsw.Connection:
         self.check_open()
-        connection = self._connect(self._patience)
+        connection = self._connect(self._busy_handler)
         try:
             self._begin_era(connection)
         except apsw.Error as error:
@@ -296,15 +297,15 @@ class File:
 
     def _open_reader(self) -> apsw.Connection:
         self.check_open()
-        reader = self._connect(Patience())
+        reader = self._connect(BusyHandler())
         if self.identity is not None:
             self._look()
         self.reader = reader
         return reader
 
-    def _connect(self, patience: Patience) -> apsw.Connection:
+    def _connect(self, busy_handler: BusyHandler) -> apsw.Connection:
         try:
-            connection = open_connection(self.path, patience)
+            connection = open_connection(self.path, busy_handler)
         except apsw.Error as error:
             raise translated(error, self.path) from error
         make_wake_file(self.path)
@@ -313,7 +314,7 @@ class File:
         return connection
 
     def _begin_era(self, connection: apsw.Connection) -> None:
-        """Set the file's clock going; after a reboot, end the leases of the boot before."""
+        """Start the file's clock; after a reboot, end all earlier leases."""
         execute = connection.execute
         offset = self.time.wall_offset_us()
         former = self._era(connection)
@@ -337,7 +338,7 @@ class File:
             rows: list[Any] = connection.execute(QUERIES["era"]).fetchall()
         except UnicodeDecodeError:
             return None
-        return Era(*rows[0]) if rows and sound_era(rows[0]) else None
+        return Era(*rows[0]) if rows and is_sound_era(rows[0]) else None
 
     def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
         """Run one query; it sees what is committed."""
@@ -348,7 +349,7 @@ class File:
                 raise translated(error, self.path) from error
 
     def _count(self, keys: Iterable[Key]) -> list[tuple[Key, int]]:
-        """Look up what has come for those who wait."""
+        """Return the keys for which something has arrived, with the counts."""
         found = []
         for key in keys:
             rows = self.read(key[0], (key[1],))
@@ -356,7 +357,7 @@ class File:
                 found.append((key, rows[0][0]))
         return found
 
-    def _signal(self) -> Signal:
+    def _signal(self) -> CommitSignal:
         return self._make_signal(wake_path(self.path), self._data_version)
 
     def _data_version(self) -> int:
@@ -367,5 +368,5 @@ class File:
 
 
 def _writes(connection: apsw.Connection) -> bool:
-    """Whether a single statement is being run that will commit by itself."""
+    """Return whether a single statement is running that commits by itself."""
     return connection.txn_state("main") == apsw.SQLITE_TXN_WRITE

@@ -1,4 +1,4 @@
-"""Hearing that another process has committed: from the kernel, or by asking now and then."""
+"""Notices that another process has committed: by inotify, or by polling."""
 
 import ctypes
 import errno
@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["InotifySignal", "PollingSignal", "Signal", "best_signal"]
+__all__ = ["CommitSignal", "InotifySignal", "PollingSignal", "best_signal"]
 
 IN_ACCESS = 0x1
 EVENT = struct.Struct("iIII")
 FIRST_POLL, LAST_POLL = 0.001, 0.05
 
 
-class Signal(Protocol):
-    """Something that can be waited for by one thread."""
+class CommitSignal(Protocol):
+    """The sign of a commit by another process, which one thread can wait for."""
 
     def wait(self, timeout: float) -> bool:
         """Wait for a commit of another process; False if none came in time."""
@@ -30,14 +30,14 @@ class Signal(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the files."""
         ...
 
 
 class InotifySignal:
-    """Hears, through inotify, that another process has read the wake file.
+    """Notices through inotify that another process has read the wake file.
 
-    Reading leaves no trace on the disk, where writing would dirty the inode at every send.
+    Reading, not writing: a write would dirty the inode at every send.
     """
 
     def __init__(self, path: str) -> None:
@@ -56,7 +56,7 @@ class InotifySignal:
         self._poll.register(self._stop, select.POLLIN)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for an event, and take in all that have come."""
+        """Wait for an event, and consume all that have arrived."""
         ready = self._poll.poll(timeout * 1000)
         if not any(file == self._inotify for file, _ in ready):
             return False
@@ -82,18 +82,18 @@ class InotifySignal:
 
 
 class PollingSignal:
-    """Asks for SQLite's ``data_version``, ever less often while nothing happens."""
+    """Polls SQLite's ``data_version``, less and less often while nothing happens."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
-        # Not asked here: whoever begins to listen holds a lock, under which nobody reads the file.
-        # The first answer counts as news, so that nothing which came meanwhile is missed.
+        # Not read here: the caller holds a lock under which the file must not be read. The first
+        # value counts as a change, so that nothing that arrives meanwhile is missed.
         self._seen: int | None = None
         self._pause = FIRST_POLL
         self._stop = threading.Event()
 
     def wait(self, timeout: float) -> bool:
-        """Ask again and again until the version changes."""
+        """Poll until the version changes."""
         deadline = time.monotonic() + timeout
         while not self._stop.is_set():
             version = self._version()
@@ -116,8 +116,8 @@ class PollingSignal:
         """Nothing is held."""
 
 
-def best_signal(path: str, version: Callable[[], int]) -> Signal:
-    """Return what the kernel offers; where it offers nothing, or no more, poll."""
+def best_signal(path: str, version: Callable[[], int]) -> CommitSignal:
+    """Return an `InotifySignal`, or a `PollingSignal` if inotify is not available."""
     if sys.platform == "linux":
         try:
             return InotifySignal(path)

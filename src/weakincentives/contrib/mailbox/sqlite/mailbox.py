@@ -29,9 +29,10 @@ class SQLiteMailbox(StoreMailbox[T, R], Generic[T, R]):
     """A durable `Mailbox` in a file, shared by all processes of one machine.
 
     With ``durability="full"`` a message that was sent survives a power failure; with ``"normal"``
-    it survives the death of any process. Without a ``reply_resolver`` it finds other mailboxes
-    in its own file; without a ``reply_store`` it uses the one there. ``max_bytes`` bounds a message
-    (1 MiB): senders, workers and callers who wait for replies should agree on it.
+    it survives the death of any process. Without a ``reply_resolver`` it finds other mailboxes in
+    its own file; without a ``reply_store`` it uses the one there. ``max_bytes`` is the size of the
+    largest message (default: 1 MiB); senders, workers and callers who wait for replies should use
+    the same value.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class SQLiteMailbox(StoreMailbox[T, R], Generic[T, R]):
 
 
 class SQLiteMailboxFactory:
-    """Makes the mailboxes of one file; one that was made is kept for the next who asks."""
+    """Makes the mailboxes of one file, and reuses those that it has made."""
 
     def __init__(
         self,

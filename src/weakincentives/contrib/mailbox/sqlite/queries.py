@@ -20,7 +20,7 @@ def read_script(name: str) -> str:
 
 
 def _load() -> Mapping[str, str]:
-    """Return each statement on one line, for a short text is found faster in a cache."""
+    """Return each statement on one line, because shorter texts are found faster in a cache."""
     _, *parts = NAME.split(read_script("queries.sql"))
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     for name in NESTED:

@@ -22,11 +22,11 @@ class Registry:
     """Knows every open file and counts its users."""
 
     def __init__(self) -> None:
-        # Held for a moment only: a file that is slow to open must not hold up another one.
+        # Never held while a file is opened: one that is slow must not delay others.
         self._lock = threading.RLock()
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         self._shared: weakref.WeakSet[File] = weakref.WeakSet()
-        # One fork at a time: each lets go of just those files that it had taken.
+        # One fork at a time, because each releases the files that it has locked.
         self._fork_lock = threading.RLock()
         self._forking: list[File] = []
         self._taken: list[Any] = []
@@ -38,7 +38,7 @@ class Registry:
             )
 
     def shared(self, path: str | os.PathLike[str], durability: str = "full") -> Database:
-        """Open a file; opened again, under any name, it is the same object."""
+        """Open a file; all users of a file, under any name, share one `File`."""
         check_durability(durability)
         place = _place(path)
         with self._lock:
@@ -56,7 +56,7 @@ class Registry:
         boot_id: str | None = None,
         make_signal: SignalMaker = best_signal,
     ) -> Database:
-        """Open a file beside those who share it, as another process would; tests do."""
+        """Open a file separately, as another process would; for tests."""
         check_durability(durability)
         file = File(_place(path), clock=clock, boot_id=boot_id, make_signal=make_signal)
         with self._lock:
@@ -67,9 +67,9 @@ class Registry:
         try:
             identity = identity_of(place)
         except OSError:
-            identity = None  # opening it says why
+            identity = None  # opening it raises the reason
         for file in self._shared:
-            # One that is being opened has no identity yet.
+            # A file that is being opened has no identity yet.
             same = file.path == place if file.identity is None else file.identity == identity
             if same and not file.gone:
                 return file
@@ -94,7 +94,7 @@ class Registry:
             file.close()
 
     def _before_fork(self) -> None:
-        # A signal handler may raise in here, and Python forks all the same: then begin again.
+        # If a signal handler raises in here, Python still forks, so start again.
         raised: BaseException | None = None
         while True:
             taken: list[Any] = []
@@ -114,7 +114,7 @@ class Registry:
             self._forking = list(self._files)
         for file in self._forking:
             file.before_fork(taken)
-        # Last, for a signal handler inside a step may want it, to close a database.
+        # Last, because a signal handler inside a step may need it to close a database.
         take_locks(taken, self._lock)
 
     def _after_fork_in_parent(self) -> None:
@@ -149,7 +149,7 @@ def _opened(database: Database) -> Database:
     return database
 
 
-# SQLite's locks belong to the process, so the knowledge of what is open does too.
+# One for the process, because SQLite's locks belong to the process.
 _registry = Registry()
 open_database = _registry.open
 shared_database = _registry.shared

@@ -1,5 +1,5 @@
--- Version 1 of a weakincentives file: application_id 'wink', user_version 1. What later versions
--- added is told in the scripts that follow this one, in their order.
+-- Version 1 of a weakincentives file: application_id 'wink', user_version 1. The scripts for
+-- later versions, in order, describe what those added.
 --
 -- A message is in one of two places. `waiting` is a line: new messages join its end, leases are
 -- taken from its front. `held` is everything that becomes visible at some later time: leased and

@@ -24,17 +24,17 @@ __all__ = [
     "take",
     "take_by_id",
     "undo",
-    "unknown",
+    "without_repeats",
 ]
 
 REMEMBER_IDS_US = int(REMEMBER_IDS * MICRO)
 MOST = 1 << 63
 NO_MESSAGE = (0, 0)
-# Statements that stand within others: the last one also within these.
+# Statements that are inserted into others; the last one also into those before it.
 NESTED = ("next_place", "next_delayed_place", "count", "held_due", "indexed_to")
-# What is undone goes back to its place if that leaves no more holes in the line than this.
+# An undone message returns to its place if that leaves at most this many holes in the line.
 MOST_HOLES = 1000
-# What giving back with a delay takes off the deliveries and adds to the nacks and the put-offs.
+# How a release with a delay changes the counts: minus deliveries, plus nacks, plus put-offs.
 COUNTS: Mapping[GivingBack, tuple[int, int, int]] = {
     "failed": (0, 1, 0),
     "put_off": (0, 1, 1),
@@ -47,7 +47,7 @@ Queries = Mapping[str, str]
 # A new queue is asked for by each message of the transaction that makes it.
 @lru_cache(maxsize=64)
 def queries_of(queue: int) -> Queries:
-    """Return the statements for one queue; its bounds are constants in them."""
+    """Return the statements for one queue, with its id and its bounds filled in."""
     base = queue << 40
     facts = {
         **{name: QUERIES[name] for name in NESTED},
@@ -64,13 +64,13 @@ def queries_of(queue: int) -> Queries:
     return queries
 
 
-def unknown(
+def without_repeats(
     connection: apsw.Connection,
     queries: Queries,
     messages: Sequence[Outgoing],
     now: int,
 ) -> list[Outgoing]:
-    """Leave out the messages whose id is queued or was sent within five minutes."""
+    """Return the messages whose id is neither queued nor was sent within the last five minutes."""
     horizon = now - REMEMBER_IDS_US
     connection.execute(queries["forget_ids"], (horizon,))
     fresh = []
@@ -120,7 +120,7 @@ def take_by_id(
     until: int,
     wall: float,
 ) -> list[Any]:
-    """Lease certain messages, wherever they stand in the line."""
+    """Lease the messages with these ids, wherever they are in the line."""
     places = _places(connection, queries, set(ids))
     rows = [connection.execute(queries["take_one"], (until, wall, seq)).get for seq in places]
     leave_line(connection, queries, places)
@@ -128,7 +128,7 @@ def take_by_id(
 
 
 def _places(connection: apsw.Connection, queries: Queries, wanted: set[str]) -> list[int]:
-    """Find messages in the line: chosen ids by an index, others by walking along it."""
+    """Find messages in the line: by an index if the sender chose the id, else by a scan."""
     places = []
     for id in list(wanted):
         place = connection.execute(queries["place_of_given"], (id,)).get
@@ -155,13 +155,13 @@ def leave_line(connection: apsw.Connection, queries: Queries, places: Sequence[i
 def settle(
     connection: apsw.Connection, sql: str, handles: Sequence[str], *more: int
 ) -> Sequence[bool]:
-    """Run a statement for each handle; say for which of them there was a message."""
+    """Run a statement for each handle; return for each whether it changed a message."""
     if len(handles) == 1:
         connection.execute(sql, (*parsed(handles[0]), *more))
         return (connection.changes() > 0,)
     arguments = [(*parsed(handle), *more) for handle in handles]
     if arguments:
-        # Nearly always all of them are held, and one count says so.
+        # Nearly always all of them are held, and then one count is enough.
         connection.execute("SAVEPOINT batch")
         before = connection.total_changes()
         connection.executemany(sql, arguments)
@@ -180,7 +180,7 @@ def settle(
 def give_back(
     connection: apsw.Connection, queries: Queries, handles: Sequence[str], put_off: bool
 ) -> Sequence[bool]:
-    """Put messages at the end of the line at once: what is sent later must not overtake them."""
+    """Put messages at the end of the line now, so that later ones do not overtake them."""
     done = []
     for handle in handles:
         receipt = parsed(handle)
@@ -217,11 +217,11 @@ def _drop_cancelled(connection: apsw.Connection, receipt: tuple[int, int]) -> bo
 
 
 def undo(connection: apsw.Connection, queries: Queries, handles: Sequence[str]) -> Sequence[bool]:
-    """Put messages back to where they stood in the line, as if they had never left it."""
+    """Put messages back in their old places in the line, as if they had never left it."""
     connection.execute(queries["forget_holes"])
     receipts = [parsed(handle) for handle in handles]
     done = [False] * len(receipts)
-    # The last in line first: a batch that comes back whole then leaves no hole.
+    # The last place first, so that a complete batch leaves no holes.
     for number in sorted(range(len(receipts)), key=receipts.__getitem__, reverse=True):
         done[number] = _undo(connection, queries, *receipts[number])
     return done
@@ -232,7 +232,7 @@ def _undo(connection: apsw.Connection, queries: Queries, seq: int, token: int) -
     following = connection.execute(queries["next_in_line"], (seq,)).get
     holes = range(seq + 1, end if following is None else following)
     if not connection.execute(queries["is_first"], (seq,)).get:
-        holes = range(0)  # it stands in the middle: whatever is missing around it is known
+        holes = range(0)  # it was taken from the middle, so the holes around it are known already
     place = seq if len(holes) <= MOST_HOLES else end
     connection.execute(queries["undo"], (seq, token, place))
     if not connection.changes():
@@ -261,7 +261,7 @@ def purge(connection: apsw.Connection, queries: Queries) -> int:
 
 
 def parsed(handle: str) -> tuple[int, int]:
-    """Return the place and the token of a receipt handle; what is none matches no message."""
+    """Return the place and token of a receipt handle; an invalid one matches no message."""
     place, _, token = handle.partition(".")
     try:
         receipt = int(place), int(token)

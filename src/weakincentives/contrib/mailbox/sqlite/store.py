@@ -41,13 +41,13 @@ from .wake import Key
 
 __all__ = ["SQLiteStore"]
 
-# While the line can fill a request, what has come due is looked for only this often.
+# While enough messages are pending, due ones are promoted only this often.
 PROMOTE_EVERY_US = MICRO // 10
 NO_NEWS: Mapping[Key, int] = {}
 
 
 class SQLiteStore:
-    """One queue of a file; see schema.sql for where a message is when."""
+    """One queue of a file; schema.sql describes its tables."""
 
     steps: ClassVar[Steps] = "blocking"
     capabilities = Capabilities()
@@ -75,7 +75,7 @@ class SQLiteStore:
         self._promoted_us = 0
 
     def put_now(self, messages: Sequence[Outgoing]) -> int | None:
-        """Add the messages, all or none; chosen ids that are known are left as they are."""
+        """Add the messages, all or none; skip those whose chosen id is known already."""
         queries = self._queries or self._known_queue()
         message = messages[0]
         if (
@@ -127,9 +127,9 @@ class SQLiteStore:
         self.put_in(connection, queries, (message,))
 
     def carries(self, place: object) -> bool:
-        """Return whether an answer to this table or store can go with the acknowledgement."""
+        """Return whether an acknowledgement's transaction can also write to this table or store."""
         if isinstance(place, SQLiteStore):
-            # One that may be full could refuse, and would take the acknowledgement with it.
+            # A store with a size limit may be full, and that would undo the acknowledgement too.
             if place._max_size is not None or not self._database.shares(place._database):
                 return False
             if place._queries is None:
@@ -193,7 +193,7 @@ class SQLiteStore:
             for row in rows
         ]
         if LATEST_LEASES.store is self:
-            # An interrupt can come as soon as this is committed.
+            # Before the commit, because an interrupt can come right after it.
             LATEST_LEASES.handles = [one.handle for one in leased]
         return Leases(leased, done, next_due, expired, dropped), news
 
@@ -250,13 +250,13 @@ class SQLiteStore:
     async def release(
         self, handles: Sequence[str], delay: float, how: GivingBack = "failed"
     ) -> Sequence[bool]:
-        """Give the messages back, visible after ``delay``: undone ones to where they stood, all
-        others to the end of the queue."""
+        """Give the messages back, visible after ``delay``: undone ones in their old places, all
+        others at the end of the queue."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return [False] * len(handles)
         done = self._database.transact(self._release, queries, handles, delay, how)
-        # With a delay too: a blocked consumer must learn when it is to look next.
+        # Even with a delay: a blocked consumer must compute anew how long it may wait.
         self._database.notify(self.news, len(done))
         return done
 
@@ -276,7 +276,7 @@ class SQLiteStore:
         return statements.give_back(connection, queries, handles, how == "put_off")
 
     async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
-        """Let the leases end ``seconds`` from now; False where they had ended already."""
+        """Make the leases end ``seconds`` from now; False where they had ended already."""
         return self._settle_all(QUERIES["extend"], handles, int(seconds * MICRO))
 
     async def cancel(self, ids: Sequence[str]) -> Sequence[bytes | None]:
@@ -298,13 +298,13 @@ class SQLiteStore:
         return self._database.transact(statements.purge, queries)
 
     async def forget_soon(self, ids: Sequence[str]) -> None:
-        """Let chosen ids be known for five minutes from now, those that are known for longer."""
+        """Forget these ids after five minutes if they would be remembered for longer."""
         queries = self._queries or self._known_queue()
         if queries is not None:
             self._database.transact(statements.forget_soon, queries, ids)
 
     async def stats(self) -> QueueStats:
-        """Count the messages by state; takes time only for what is leased or delayed."""
+        """Count the messages by state; only leased and delayed messages cost time."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return QueueStats(0, 0, 0, None)
@@ -313,12 +313,13 @@ class SQLiteStore:
             queries["stats"], (now,)
         )
         age = max(now - oldest, 0) / MICRO if type(oldest) is int else None
-        # What is neither leased nor delayed, for another program wrote it, is never received.
+        # Held rows that are neither leased nor delayed come from another program, and are never
+        # received.
         unreadable = max(held - due - leased - delayed, 0)
         return QueueStats(waiting + due, leased, delayed, age, unreadable)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
-        """Look at messages that wait, in the order in which they would be received."""
+        """Return pending messages, in the order in which they would be received."""
         queries = self._queries or self._known_queue()
         if queries is None:
             return []
@@ -328,17 +329,17 @@ class SQLiteStore:
             before = offset + len(rows) - read(queries["count"])[0][0]
             arguments = (self._database.time.now_us(), True, limit - len(rows), max(before, 0))
             rows += read(queries["peek_due"], arguments)
-        return [mended_sight(row) for row in rows]
+        return [mended_seen(row) for row in rows]
 
     def listen(self, *, in_loop: bool = False) -> "SQLiteListener":
         """Return a new listener."""
         return SQLiteListener(self, self._database, self.news, in_loop=in_loop)
 
     def close(self) -> None:
-        """Keep the file open: it belongs to the database, and settling goes on."""
+        """Do nothing: the database owns the file, and received messages can still be settled."""
 
     def _known_queue(self) -> statements.Queries | None:
-        """Find the queue. Only what is committed is remembered: the rest may be undone."""
+        """Find the queue, and cache its statements; only a committed queue may be cached."""
         rows = self._database.read(QUERIES["find_queue"], (self.name,))
         if rows:
             self._queries = statements.queries_of(rows[0][0])
@@ -356,7 +357,7 @@ class SQLiteStore:
     ) -> int:
         now = self._database.time.now_us()
         if any(message.given for message in messages):
-            messages = statements.unknown(connection, queries, messages, now)
+            messages = statements.without_repeats(connection, queries, messages, now)
         self._check_room(connection, queries, len(messages))
         wall = self.clock.time()
         delayed = [message for message in messages if message.delay]
@@ -387,8 +388,8 @@ class SQLiteStore:
         if self._max_size is None or not wanted:
             return
         waiting = connection.execute(queries["count"]).get
-        # Counting takes longer the more are held: it is done only if their numbers lie so far apart
-        # that there could be too many of them.
+        # Counting the held messages is slow if there are many. Their numbers give an upper bound,
+        # so they are counted only if that exceeds the limit.
         if waiting + connection.execute(queries["most_held"]).get + wanted <= self._max_size:
             return
         held = connection.execute(queries["count_held"]).get

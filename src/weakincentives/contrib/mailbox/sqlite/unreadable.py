@@ -1,7 +1,7 @@
-"""Rows that hold what we never write: another program may have written anything to the file.
+"""Handles rows with values that we never write: another program may write to the file.
 
-Such a message is delivered like any other, with its bytes as they are: nobody can read it, so that
-loops dead-letter it, and what stands behind it is not held up.
+Such a message is delivered like any other, with its bytes unchanged. It cannot be decoded, so loops
+dead-letter it, and it does not block the messages behind it.
 """
 
 from typing import Any
@@ -58,8 +58,8 @@ def mended(row: tuple[Any, ...]) -> Leased:
     )
 
 
-def mended_sight(row: tuple[Any, ...]) -> Seen:
-    """Do the same for a row that was looked at."""
+def mended_seen(row: tuple[Any, ...]) -> Seen:
+    """Do what `mended` does, for a row that was peeked at."""
     id, payload, deliveries, nacks, enqueued_at = row
     return Seen(
         as_text(id), as_bytes(payload), as_count(deliveries), as_count(nacks), as_time(enqueued_at)
@@ -69,7 +69,7 @@ def mended_sight(row: tuple[Any, ...]) -> Seen:
 def odd_reply(
     state: Any, payload: Any, created: Any, expires: Any, resolved: Any, owner: Any, now: int
 ) -> str:
-    """Return what is odd about a reply, in words; '' if nothing is."""
+    """Describe what is wrong with the values of a reply; '' if nothing is."""
     if state not in STATES:
         return "an unknown state"
     if state in VALUES and type(payload) is not bytes:
@@ -77,19 +77,19 @@ def odd_reply(
     times = (created, expires, created if resolved is None else resolved)
     if any(type(time) is not int or not 0 <= time <= now + FAR_US for time in times):
         return "an impossible time"
-    return "" if owner is None or type(owner) is str else "an owner that is no text"
+    return "" if owner is None or type(owner) is str else "an owner that is not text"
 
 
-def sound_era(era: tuple[Any, ...]) -> bool:
+def is_sound_era(era: tuple[Any, ...]) -> bool:
     """Return whether a row of the table ``era`` has values that we could have written."""
     boot, *times = era
     return type(boot) is str and all(type(one) is int and abs(one) < LATEST_US for one in times)
 
 
 def mend_texts(connection: apsw.Connection) -> int:
-    """Make bytes of every text that is not UTF-8; return how many there were.
+    """Turn every text that is not UTF-8 into bytes; return how many there were.
 
-    SQLite keeps any bytes as text, and one such row would fail every query that comes across it.
+    SQLite stores any bytes as text, and every query that reads such a row would fail.
     """
     mended = 0
     for table in TABLES:
@@ -99,7 +99,7 @@ def mend_texts(connection: apsw.Connection) -> int:
 
 
 def _mend_column(connection: apsw.Connection, table: str, column: str) -> int:
-    # The names are those of our schema, so nothing is injected here.
+    # The names come from our own schema, so this cannot be an SQL injection.
     find, mend = (
         QUERIES[name].replace("{table}", table).replace("{column}", column)
         for name in ("texts", "make_bytes")
@@ -123,7 +123,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """Return what should be text as text."""
+    """Return a value that should be text as text."""
     return value.decode("utf-8", "backslashreplace") if type(value) is bytes else str(value)
 
 

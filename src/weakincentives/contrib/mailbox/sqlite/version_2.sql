@@ -8,8 +8,8 @@ ALTER TABLE held ADD COLUMN put_offs INTEGER NOT NULL DEFAULT 0;
 -- The queue and the message that a reply belongs to.
 ALTER TABLE reply ADD COLUMN owner TEXT;
 
--- The latest time that was noted on the file's clock. It goes on from there after a reboot with a
--- wall clock that is behind.
+-- The latest time that was noted on the file's clock. After a reboot with a wall clock that is
+-- behind, the file's clock continues from there.
 ALTER TABLE era ADD COLUMN seen_us INTEGER NOT NULL DEFAULT 0;
 
 -- A lease is put into the index once it has lasted a while: most are over before, and each would

@@ -1,4 +1,4 @@
-"""Waking those who wait: in this process at a bell, in others through a file that they watch."""
+"""Wakes waiters: in this process with a bell, in other processes through a file that they watch."""
 
 import _thread
 import os
@@ -14,7 +14,7 @@ from weakincentives.runtime.mailbox.errors import MailboxError
 from weakincentives.runtime.mailbox.seam.forks import take_locks
 from weakincentives.runtime.mailbox.seam.waiting import Bell
 
-from .inotify import Signal
+from .inotify import CommitSignal
 
 __all__ = ["Key", "ReplyBell", "Wake"]
 
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 Key: TypeAlias = tuple[str, str]
 """A query that counts what a consumer waits for, or tells the state of a reply; its argument."""
 
-# A consumer that polls again at once finds the watcher still there.
+# The thread stays for a while, so that repeated short receives do not restart it each time.
 LINGER = 2.0
 
 
@@ -50,12 +50,12 @@ class Wake:
         self,
         path: str,
         look: weakref.WeakMethod[Callable[[Iterable[Key]], Iterable[tuple[Key, int]]]],
-        make_signal: weakref.WeakMethod[Callable[[], Signal]],
+        make_signal: weakref.WeakMethod[Callable[[], CommitSignal]],
     ) -> None:
         self._path = path
         self._look = look
         self._make_signal = make_signal
-        # Reentrant, for a signal handler may come here while its own thread does. Whoever holds it
+        # Reentrant, because a signal handler may interrupt a holder in its own thread. The holder
         # takes no other lock.
         self._lock = threading.RLock()
         self._bells: dict[Key, tuple[Bell, int]] = {}
@@ -92,10 +92,10 @@ class Wake:
         try:
             os.pread(file, 1, 0)
         except OSError:
-            pass  # waiters look again by themselves; what was committed must not fail now
+            pass  # waiters also look by themselves, and a step must not fail after its commit
 
     def ring_all(self) -> None:
-        """Let everybody in this process look again."""
+        """Wake all waiters in this process, so that they look again."""
         with self._lock:
             bells = [bell for bell, _ in self._bells.values()]
         for bell in bells:
@@ -114,7 +114,7 @@ class Wake:
             os.close(file)
 
     def retire(self) -> None:
-        """Let the thread end soon, without waiting for it or for a lock."""
+        """Tell the thread to end, without waiting for it or taking a lock."""
         self._closed = True
         watch = self._watch
         if watch is not None:
@@ -125,11 +125,11 @@ class Wake:
             os.close(self._file)
 
     def before_fork(self, taken: list[Any]) -> None:
-        """Let no thread be half-way in opening a file that a child would inherit unseen."""
+        """Take the lock, so that no thread opens a file that the child would inherit unnoticed."""
         take_locks(taken, self._lock)
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go of the parent's files; its thread is not here."""
+        """In a forked child: close the files inherited from the parent; it has no thread."""
         if self._watch is not None:
             self._watch.signal.close()
         file, self._file = self._file, None
@@ -156,7 +156,7 @@ class Wake:
         try:
             found = look(keys)
         except MailboxError as error:
-            logger.warning("waiters are not woken but look by themselves: %s", error)
+            logger.warning("waiters could not be woken, and will look by themselves: %s", error)
             return
         for key, count in found:
             entry = self._bells.get(key)
@@ -166,7 +166,7 @@ class Wake:
                 entry[0].ring(count)
 
     def _idle(self, watch: "Watch") -> bool:
-        """Let the thread end if no consumer waits."""
+        """Return whether the thread may end, because there are no waiters."""
         with self._lock:
             if self._bells and self._watch is watch:
                 return False
@@ -176,30 +176,30 @@ class Wake:
 
 
 class Watch:
-    """One thread that waits for a signal and passes it on."""
+    """A thread that waits for a `CommitSignal` and passes it on."""
 
     def __init__(
-        self, signal: Signal, heard: Callable[[], None], idle: Callable[["Watch"], bool]
+        self, signal: CommitSignal, heard: Callable[[], None], idle: Callable[["Watch"], bool]
     ) -> None:
         self.signal = signal
         self._heard = heard
         self._idle = idle
         self._stopped = False
-        # A lock for its end and no `Thread`, whose start() an exception from a signal handler would
-        # leave half done.
+        # Not a `Thread`: if a signal handler raises in its start(), that is left half done. The
+        # lock is released when the thread ends.
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
         self._ident = _thread.start_new_thread(self._run, ())
 
     def retire(self) -> None:
-        """Let the thread end when its present wait does."""
+        """Tell the thread to end after its current wait."""
         self._stopped = True
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and wait until it has ended."""
         self.retire()
         self.signal.interrupt()
-        # When the interpreter ends, its threads have stopped where they were.
+        # While the interpreter shuts down, threads no longer run, so waiting would hang.
         if threading.get_ident() != self._ident and not sys.is_finalizing():
             with self._ended:
                 pass
@@ -224,9 +224,9 @@ class Watch:
 
 
 def _watching(
-    signal: Signal, heard: Callable[[], None], idle: Callable[[Watch], bool]
+    signal: CommitSignal, heard: Callable[[], None], idle: Callable[[Watch], bool]
 ) -> Watch | None:
-    """Return a thread that listens; None if the process can start none: waiters look themselves."""
+    """Start the thread; None if the process cannot start one: waiters then look by themselves."""
     try:
         return Watch(signal, heard, idle)
     except RuntimeError:

@@ -29,10 +29,10 @@ REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
 class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | None]):
-    """Queues of one account and region; names have ``prefix`` put before them.
+    """The queues of one account and region; ``prefix`` is put before each name.
 
     A queue must exist, unless the URL says ``create=true``. ``max_size`` and ``default_ttl`` are
-    refused: SQS bounds no queue, and keeps messages for the retention period of the queue.
+    refused: SQS does not limit the size of a queue, and each queue has its own retention period.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
         return sorted(url.rpartition("/")[2].removeprefix(self._prefix) for url in urls)
 
     def reply_store(self) -> DynamoDBReplyStore[Any]:
-        """Return the store in which callers of `send_expecting_reply` wait."""
+        """Return the store for the replies to `send_expecting_reply`."""
         if self._replies is None:
             raise UnsupportedOperationError(
                 "sqs:// has no reply store without a DynamoDB table: add ?replies=TABLE"
@@ -87,7 +87,7 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
         )
 
     def _disconnect(self) -> None:
-        for client in self._owned:  # polls in flight end by themselves
+        for client in self._owned:  # long polls in flight end by themselves
             client.close()
             STEP_THREADS.release(client)
 

@@ -1,4 +1,4 @@
-"""Calls of SQS's batch APIs: ten entries at a time, the unlucky ones again."""
+"""Calls SQS's batch APIs, ten entries at a time, and retries entries that failed temporarily."""
 
 import random
 import time
@@ -13,11 +13,11 @@ PER_CALL = 10
 LAST_ATTEMPT = 3
 
 Entries = dict[int, dict[str, Any]]
-"""Requests, or what was wrong with them, by the place that each has in the caller's list."""
+"""Requests, or their errors, by their index in the caller's list."""
 
 
 class Calls:
-    """One queue, as the callee."""
+    """The API calls of one queue."""
 
     def __init__(self, queue_url: str, place: Place) -> None:
         self._url = queue_url
@@ -29,7 +29,7 @@ class Calls:
             return method(QueueUrl=self._url, **request)  # type: ignore[no-any-return]
 
     def batch(self, method: Callable[..., Any], entries: Entries) -> Entries:
-        """Call a batch API until no entry failed for want of luck; return those that did fail."""
+        """Call a batch API, and retry temporary failures; return the entries that failed."""
         failed: Entries = {}
         attempt = 0
         while True:
@@ -46,7 +46,7 @@ class Calls:
 
 
 def batches(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Part messages of these sizes, in order, into calls of ten and ``most`` bytes at most."""
+    """Split messages of these sizes, in order, into calls of at most ten and ``most`` bytes."""
     batch: list[int] = []
     total = 0
     for n, size in enumerate(sizes):
@@ -60,7 +60,7 @@ def batches(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def in_tens(entries: Entries) -> Iterator[Entries]:
-    """Part entries into what one call takes."""
+    """Split entries into groups of ten, the most that one call takes."""
     items = list(entries.items())
     for start in range(0, len(items), PER_CALL):
         yield dict(items[start : start + PER_CALL])

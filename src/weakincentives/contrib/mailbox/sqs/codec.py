@@ -1,4 +1,4 @@
-"""A payload as SQS carries it: the body is the user's JSON, the rest rides in attributes.
+"""Converts payloads for SQS: the body is the user's JSON, the headers are an attribute.
 
 One MessageAttribute, `METADATA`, holds our headers as JSON: ``i`` the message's id, ``t`` the
 class name, ``v`` the envelope's version, ``r`` the reply address, ``c`` the reply id, ``o`` the
@@ -20,11 +20,11 @@ from weakincentives.serde import Codec
 __all__ = ["METADATA", "SQSSealer", "SendEntry", "to_entry", "to_payload"]
 
 METADATA = "wink"
-USER_ATTRIBUTES = 9  # SQS takes ten, and one is ours
-LARGEST = 1024 * 1024  # SQS's largest message; twice that is read, so the envelope has room
+USER_ATTRIBUTES = 9  # SQS accepts ten, and one is ours
+LARGEST = 1024 * 1024  # SQS's largest message; reading allows twice that, for the envelope
 
 FOREIGN = 0
-"""The version of an envelope around a message of another program."""
+"""The envelope version that marks a message of another program."""
 
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws\.|amazon\.))(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
@@ -41,7 +41,7 @@ class GroupedEnvelope(WireEnvelope, omit_defaults=True):
 
 
 class Metadata(msgspec.Struct, omit_defaults=True):
-    """What rides in the attribute of our own."""
+    """The headers in our attribute, `METADATA`."""
 
     id: str | None = msgspec.field(name="i", default=None)
     type: str | None = msgspec.field(name="t", default=None)
@@ -54,7 +54,7 @@ class Metadata(msgspec.Struct, omit_defaults=True):
 
 
 class SendEntry(NamedTuple):
-    """A message as SQS is sent it."""
+    """A message in the form in which it is sent to SQS."""
 
     body: str
     attributes: Mapping[str, str]
@@ -70,7 +70,7 @@ class SendEntry(NamedTuple):
 
 
 def to_entry(id: str, payload: bytes) -> SendEntry:
-    """Split an envelope into body and attributes; other bytes become a body as they are."""
+    """Split an envelope into body and attributes; a payload that is not one becomes the body."""
     envelope = _envelope(payload)
     carried: dict[str, str] = {}
     group = None
@@ -78,7 +78,7 @@ def to_entry(id: str, payload: bytes) -> SendEntry:
         body, raw = _as_text(payload)
         metadata = Metadata(id, raw=raw)
     else:
-        # JSON may hold, inside its strings, the two characters above space that XML has not.
+        # A JSON string may contain these two characters, which SQS refuses because XML does.
         body = bytes(envelope.body).decode()
         body = body.replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")
         carried, rest = _parted(envelope.attributes or {})
@@ -98,7 +98,7 @@ def to_entry(id: str, payload: bytes) -> SendEntry:
 
 
 def to_payload(received: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the id and the payload of a received message, also of other programs."""
+    """Return the id and payload of a received message, even if another program sent it."""
     attributes = {
         name: _text_of(value) for name, value in received.get("MessageAttributes", {}).items()
     }
@@ -112,19 +112,19 @@ def to_payload(received: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 class SQSSealer(JsonSealer):
-    """Seals as every durable mailbox does, names the group, and reads what others wrote."""
+    """A `JsonSealer` that adds the message group, and reads messages of other programs."""
 
     def __init__(
         self, codec: Codec, max_bytes: int, group: Callable[[Any], str] | None = None
     ) -> None:
         super().__init__(codec, max_bytes)
         self._group = group
-        # What fits into SQS must be readable although our envelope adds a little.
+        # Whatever SQS accepts must be readable, although our envelope makes it a little larger.
         self._reader = JsonSealer(codec, LARGEST)
         self._text = codec.declared is str
 
     def seal(self, envelope: Envelope) -> bytes:
-        """Return the envelope as bytes, with its group where a function names it."""
+        """Return the envelope as bytes, with the group if a function computes one."""
         body = envelope.body
         payload = super().seal(envelope)
         if self._group is None:
@@ -133,14 +133,14 @@ class SQSSealer(JsonSealer):
         return b'{"g":' + msgspec.json.encode(group) + b"," + payload[1:]
 
     def open(self, payload: bytes) -> Envelope:
-        """Read the headers; where text is declared, what is no JSON is text."""
+        """Decode the headers; if the declared type is str, a body that is not JSON is text."""
         text = _utf8(payload) if self._text and _json(payload) is None else None
         if text is not None:
             return Envelope(msgspec.Raw(msgspec.json.encode(text)), version=FOREIGN)
         return self._reader.open(payload)
 
     def body(self, envelope: Envelope) -> Any:
-        """Read the body; where text is declared, JSON that others wrote is text too."""
+        """Decode the body; if the declared type is str, JSON of other programs is text too."""
         try:
             return super().body(envelope)
         except SerializationError:
@@ -170,7 +170,7 @@ def _envelope(payload: bytes) -> GroupedEnvelope | None:
 
 
 def _as_text(payload: bytes) -> tuple[str, str]:
-    """Write bytes as a body that SQS takes, and say how."""
+    """Encode bytes as a body that SQS accepts; return the body and the encoding."""
     text = _utf8(payload)
     if text and not NOT_XML.search(text):
         return text, "text"
@@ -185,9 +185,9 @@ def _utf8(payload: bytes) -> str | None:
 
 
 def _json(body: bytes) -> msgspec.Raw | None:
-    """Return the one JSON value that this is.
+    """Return the body as one JSON value; None if it is not.
 
-    Read, not pasted: a body must not be able to end early and write headers of its own.
+    It is parsed, not pasted: a body must not be able to close the JSON early and add headers.
     """
     try:
         return msgspec.json.decode(body, type=msgspec.Raw)
@@ -196,7 +196,7 @@ def _json(body: bytes) -> msgspec.Raw | None:
 
 
 def _parted(attributes: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part the attributes into those that SQS carries and those that ride in our metadata."""
+    """Split the attributes into those that SQS accepts and those that go into our metadata."""
     carried: dict[str, str] = {}
     rest: dict[str, str] = {}
     for name, value in attributes.items():
@@ -221,7 +221,7 @@ def _metadata(written: str | None) -> Metadata | None:
     try:
         return None if written is None else msgspec.json.decode(written, type=Metadata)
     except BAD_JSON:
-        return None  # an attribute of another program with that name
+        return None  # another program's attribute of the same name
 
 
 def _joined(

@@ -1,4 +1,4 @@
-"""Clients of AWS whose settings suit long polls."""
+"""Opens clients of AWS with settings for long polls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from .errors import Place, translated
 
 __all__ = ["open_clients"]
 
-# Above the twenty seconds of a long poll, and a connection for each poll and a few.
+# More than the twenty seconds of a long poll; a connection for each poll, and a few more.
 CLIENT = Config(
     retries={"mode": "adaptive", "max_attempts": 6},
     connect_timeout=5,

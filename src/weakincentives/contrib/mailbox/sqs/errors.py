@@ -1,4 +1,4 @@
-"""What AWS says, in our words: one clear line, and nothing secret in it."""
+"""Translates errors of AWS into mailbox errors: one clear line, without secrets."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ NO_CREDENTIALS = (
 
 
 class Place(NamedTuple):
-    """What a call was about: a queue or a table, and where."""
+    """The queue or table that a call was about, and its region."""
 
     kind: str
     name: str
@@ -63,8 +63,8 @@ class Place(NamedTuple):
 class BatchPartlySentError(MailboxError):
     """Some messages of a batch were sent and some were not.
 
-    ``results`` has, for each body in order, the id of the message or the error that kept it back:
-    send those again, and only those.
+    ``results`` has an item for each body, in order: the id of the message, or the error if it was
+    not sent. Send only the bodies with errors again.
     """
 
     def __init__(self, results: Sequence[str | MailboxError]) -> None:
@@ -72,18 +72,18 @@ class BatchPartlySentError(MailboxError):
         first = min(failed)
         super().__init__(
             f"{len(failed)} of {len(results)} messages were not sent (the first is number "
-            f"{first}: {failed[first]}); .results tells which"
+            f"{first}: {failed[first]}); see .results for the others"
         )
         self.results = list(results)
 
 
 @contextmanager
 def translated(place: Place) -> Iterator[None]:
-    """Raise our errors for those of botocore."""
+    """Translate errors of botocore into ours."""
     try:
         yield
     except boto.ClientError as error:
-        # A refused signature is answered with the whole request, session token included.
+        # If AWS refuses a signature, its answer contains the whole request with the session token.
         cause = None if code_of(error) in BAD_CREDENTIALS else error
         raise translate(error, place) from cause
     except boto.BotoCoreError as error:
@@ -111,7 +111,7 @@ def translate(error: Exception, place: Place) -> MailboxError:
             f"{place}: no AWS region is configured; name it in the URL or in AWS_DEFAULT_REGION"
         )
     if isinstance(error, boto.ParamValidationError):
-        # Its text shows the parameters, bodies included.
+        # The error's text contains the parameters, and so the bodies.
         return InvalidParameterError(f"{place}: botocore refused the parameters of a call")
     return MailboxConnectionError(f"{place} cannot be reached: {type(error).__name__}")
 
@@ -128,8 +128,8 @@ def _refused(error: boto.ClientError, place: Place) -> MailboxError:
         return MailboxConnectionError(f"{place}: AWS does not accept these credentials ({code})")
     if code == "OverLimit":
         return MailboxFullError(
-            f"{place}: too many messages are in flight for SQS to hand out more; "
-            f"acknowledge some, or find out who holds them"
+            f"{place}: too many messages are in flight, so SQS delivers no more; "
+            f"acknowledge some, or find out which workers hold them"
         )
     if code == "PurgeQueueInProgress":
         return MailboxError(
@@ -146,6 +146,7 @@ def _refused(error: boto.ClientError, place: Place) -> MailboxError:
 def _missing(place: Place) -> str:
     if place.url_region and place.url_region != place.region:
         return (
-            f"there is no {place}: its URL is of {place.url_region}, the client of {place.region}"
+            f"there is no {place}: its URL is for {place.url_region}, "
+            f"but the client is for {place.region}"
         )
     return f"there is no {place}: create it, or check name, region and account"

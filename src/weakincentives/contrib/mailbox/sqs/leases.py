@@ -1,4 +1,4 @@
-"""Which leases this process holds, and until when: SQS Standard itself forgets to ask."""
+"""The leases of this process and when they end: SQS Standard accepts expired handles."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,24 +10,24 @@ LONGEST_LEASE = 12 * 3600
 """SQS ends a lease this many seconds after the receive, however often it was extended."""
 
 UNSURE = 5.0
-"""By so much SQS may believe that a lease began before we know of it."""
+"""How many seconds earlier than we know SQS may have started a lease."""
 
 SWEEP_EVERY = 60.0
 
 
 class HeldLease(NamedTuple):
-    """One lease, on the clock that does not jump."""
+    """When a lease began and when it ends, by the monotonic clock."""
 
     since: float
     until: float
 
     def longest(self, now: float) -> int:
-        """Return by how many whole seconds from now the lease may last."""
+        """Return for how many whole seconds from now the lease may still last."""
         return int(self.since + LONGEST_LEASE - UNSURE - now)
 
 
 class HeldLeases:
-    """Handles of this process whose time is not over; any other handle is worth nothing."""
+    """The handles of this process whose leases have not ended; any other handle is refused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class HeldLeases:
         return [held if held is not None and now < held.until else None for held in found]
 
     def prolong(self, handle: str, until: float) -> None:
-        """Let a lease end at another time."""
+        """Change when a lease ends."""
         with self._lock:
             held = self._leases.get(handle)
             if held is not None:
@@ -65,6 +65,6 @@ class HeldLeases:
                 self._leases.pop(handle, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all leases."""
         with self._lock:
             self._leases.clear()

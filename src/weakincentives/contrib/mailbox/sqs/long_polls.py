@@ -1,8 +1,8 @@
-"""Waiting at SQS: long polls in threads of their own, which nobody is bound to.
+"""Long polls of SQS, in threads of their own that no consumer has to wait for.
 
-A ReceiveMessage in flight cannot be called off. So whoever waits does not make the call but stands
-in line for what the polls of its queue bring, and may leave at once. A poll that is left behind
-serves whoever comes next; what it brings to an empty line is given back.
+A ReceiveMessage in flight cannot be cancelled. So a consumer does not make the call itself: it
+joins a line of waiters, and may leave it at any time. The polls of the queue serve the line. A poll
+whose waiter has left serves the next one; if the line is empty, its messages are given back.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ __all__ = ["MAX_POLLS", "LongPollListener", "LongPolls", "poll_seconds"]
 logger = get_logger(__name__)
 
 MAX_POLLS = 16
-"""So many threads a queue may have waiting at SQS; a longer line shares what they bring."""
+"""The most polls of one queue at a time; a longer line of waiters shares their messages."""
 
 ROUND_TRIP = 1.0
-"""A waiter outstays its time by up to this much rather than leave its poll behind."""
+"""A waiter stays up to this many seconds longer than asked, to get the result of its poll."""
 
 SHORTEST_POLL = 0.5
 
 
 def poll_seconds(wait: float, longest: int) -> int:
-    """Return how long SQS should wait: whole seconds, one at least."""
+    """Return how long SQS should wait: whole seconds, at least one."""
     return max(1, min(round(wait), longest))
 
 
 class PolledQueue(Protocol):
-    """What long polls need of a store."""
+    """What long polls need from a store."""
 
     clock: Clock
     look_interval: float
@@ -52,7 +52,7 @@ class PolledQueue(Protocol):
 
 
 class Waiter:
-    """One in the line."""
+    """One consumer in the line."""
 
     def __init__(self, count: int, seconds: float, wait: float) -> None:
         self.count = count
@@ -61,12 +61,12 @@ class Waiter:
         self.future: Future[Leases] = Future()
 
     def remaining(self) -> float:
-        """Return how long this one still waits."""
+        """Return how many seconds it still waits."""
         return self.deadline - time.monotonic()
 
 
 class LongPolls:
-    """The line of one queue, and the polls that serve it."""
+    """The waiters of one queue in line, and the polls that serve them."""
 
     def __init__(self, queue: PolledQueue) -> None:
         self._queue = queue
@@ -75,17 +75,17 @@ class LongPolls:
         self._polls = 0
 
     def join(self, waiter: Waiter) -> None:
-        """Stand in line."""
+        """Join the line, and start a poll if needed."""
         with self._lock:
             self._line.append(waiter)
             try:
-                self._staff()
-            except RuntimeError:  # no more threads: whoever polls already may serve the others
+                self._start_polls()
+            except RuntimeError:  # no thread can start; running polls serve the others
                 self._line.remove(waiter)
                 raise
 
     def leave(self, waiter: Waiter) -> bool:
-        """Leave the line; False if something is on its way to the waiter already."""
+        """Leave the line; False if a poll is about to serve this waiter."""
         with self._lock:
             if waiter not in self._line:
                 return False
@@ -93,12 +93,12 @@ class LongPolls:
             return True
 
     def abandon(self, waiter: Waiter) -> None:
-        """Leave the line, and give back what may be on its way."""
+        """Leave the line, and give back what a poll may still bring for this waiter."""
         if not self.leave(waiter):
             waiter.future.add_done_callback(self._give_back_later)
 
-    def _staff(self) -> None:
-        """Start a poll for everyone in the line who has none; the lock is held."""
+    def _start_polls(self) -> None:
+        """Start polls until each waiter has one, up to the limit; the caller holds the lock."""
         while self._polls < min(len(self._line), MAX_POLLS):
             waiter = self._line[self._polls]
             wait = poll_seconds(waiter.remaining(), int(self._queue.look_interval))
@@ -119,7 +119,7 @@ class LongPolls:
             return
         early = started + wait - time.monotonic()
         if not leases.messages and early > SHORTEST_POLL:
-            # A server that does not wait must not be asked without end.
+            # A server that answers without waiting must not be asked in a tight loop.
             time.sleep(min(early, 1))
         self._deliver(leases, seconds)
 
@@ -144,7 +144,7 @@ class LongPolls:
         self._give_back(messages)
         with self._lock:
             self._polls -= 1
-            self._staff()
+            self._start_polls()
 
     def _shared_out(self, messages: list[Leased]) -> list[tuple[Waiter, list[Leased]]]:
         """Take from the line whoever gets some of the messages; the lock is held."""
@@ -171,7 +171,7 @@ class LongPolls:
             waiter.future.set_result(leases)
 
     def _adjusted(self, leases: Leases, seconds: float) -> Leases:
-        """Give leases that were taken for another waiter the length that this one wants."""
+        """Change leases that were taken for another waiter to the length that this one wants."""
         at = self._queue.clock.monotonic()
         handles = [message.handle for message in leases.messages]
         kept = run(lambda: self._queue.extend(handles, seconds))
@@ -184,8 +184,11 @@ class LongPolls:
         try:
             handles = [message.handle for message in messages]
             run(lambda: self._queue.release(handles, 0, "undone"))
-        except Exception:  # noqa: BLE001 - nobody is left to be told
-            logger.warning("%d messages come back when their leases end", len(messages))
+        except Exception:  # noqa: BLE001 - no caller is left to raise it in
+            logger.warning(
+                "%d messages could not be given back; they come back when their leases end",
+                len(messages),
+            )
 
     def _give_back_later(self, future: "Future[Leases]") -> None:
         if future.exception() is None:
@@ -204,9 +207,9 @@ class LongPollListener:
         self._interrupted = threading.Event()
 
     async def lease(self, count: int, seconds: float, wait: float) -> Leases:
-        """Wait in line for what a poll brings; an event loop's executor takes no part."""
+        """Wait in line for a poll; in an event loop this uses no thread of its executor."""
         if self._looked and wait < SHORTEST_POLL:
-            # SQS has just been asked: the rest of a second is not worth a call.
+            # SQS was just asked, and less than a second is left: not worth another call.
             await self._pause(wait)
             return Leases(())
         waiter = self._stand(count, seconds, wait)
@@ -227,12 +230,12 @@ class LongPollListener:
             self._interrupted.wait(seconds)
 
     async def _comes(self, future: "Future[Leases]", timeout: float | None) -> bool:
-        """Wait until the future is done; False if the time is over before."""
+        """Wait until the future is done; False if it is not done in time."""
         if not self._in_loop:
             return bool(futures.wait((future,), timeout).done)
         coming = asyncio.wrap_future(future)
         coming.add_done_callback(_is_seen)
-        # A wait that is cancelled leaves the future alone: what it brings is given back.
+        # Cancelling this wait does not cancel the future: its messages are given back later.
         await asyncio.wait((coming,), timeout=timeout)
         return coming.done()
 
@@ -256,6 +259,6 @@ class LongPollListener:
 
 
 def _is_seen(done: "asyncio.Future[Leases]") -> None:
-    """Look at an error, which is raised from the future of the poll."""
+    """Mark an error as retrieved; it is raised from the poll's own future."""
     if not done.cancelled():
         done.exception()

@@ -32,10 +32,10 @@ ONE_GROUP = "wink"
 
 @dataclass(frozen=True, slots=True)
 class SQSStats(MailboxStats):
-    """How full a queue on SQS is, about, and where SQS itself puts what fails too often."""
+    """Roughly how full a queue on SQS is, and its redrive policy."""
 
     redrive_policy: dict[str, Any] | None = None
-    """The queue's own dead-letter policy, as SQS has it; None if it has none."""
+    """The queue's RedrivePolicy, SQS's own dead-lettering; None if it has none."""
 
 
 class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
@@ -43,9 +43,9 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
 
     On a FIFO queue ``message_group_id`` is the group of all messages, or a function from a body to
     its group. By default the whole queue is one group, in strict order, one batch at a time.
-    ``max_bytes`` bounds a message: unless said otherwise, a little below SQS's own 1 MiB, so that
-    what can be sent can be dead-lettered, with the evidence, into a queue on SQS.
-    ``docs/aws.md`` says what SQS does not promise.
+    ``max_bytes`` is the size of the largest message. The default is a little below SQS's own 1 MiB,
+    so that every message fits into a queue on SQS as a dead letter too. ``docs/aws.md`` says what
+    SQS does not promise.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
         self._queue = store
 
     def stats(self) -> SQSStats:
-        """Count the messages by state, as SQS counts; the redrive policy comes along."""
+        """Count the messages by state, approximately; includes the redrive policy."""
         return self._stats(self._run("stats", self.store.stats))
 
     async def stats_async(self) -> SQSStats:
@@ -100,7 +100,7 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
 
 
 class SQSMailboxFactory:
-    """Makes mailboxes of queues by their names; ``prefix`` is put before each name.
+    """Makes mailboxes from the names of queues; ``prefix`` is put before each name.
 
     Whoever sends a message chooses its ``reply_to``: give a resolver that uses this factory an
     ``allow`` list.

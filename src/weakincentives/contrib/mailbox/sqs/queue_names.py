@@ -18,7 +18,7 @@ AWS_HOST = re.compile(
 
 
 def queue_name(queue_url: object) -> str:
-    """Return the name of the queue that a URL is of."""
+    """Return the name of the queue in a queue's URL."""
     parts = urlsplit(queue_url) if isinstance(queue_url, str) else None
     name = parts.path.rpartition("/")[2] if parts else ""
     if parts is None or parts.scheme not in ("http", "https") or not QUEUE_NAME.fullmatch(name):

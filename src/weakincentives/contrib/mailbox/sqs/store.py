@@ -1,4 +1,4 @@
-"""A queue on SQS, behind the seam."""
+"""The Store on SQS: one queue."""
 
 import json
 import math
@@ -41,11 +41,11 @@ __all__ = ["SQSStore"]
 logger = get_logger(__name__)
 
 LARGEST = 1024 * 1024
-"""The most that SQS takes in one message, and in one call."""
+"""The most bytes that SQS accepts in one message, and in one call."""
 DEAD_LETTER_ROOM = 64 * 1024
-"""The most that a dead letter adds to the message that it carries."""
+"""The most bytes that a dead letter adds to the message that it carries."""
 SAFE_CALL = 256 * 1024
-"""What one call takes everywhere, also where SQS has not grown yet."""
+"""Bytes that every SQS accepts in one call, even with the former, smaller limit."""
 SMALLEST_LIMIT = 1024
 """No queue can be set to refuse a message of this size."""
 LONGEST_POLL = 20
@@ -66,7 +66,7 @@ COUNTS = [
 
 
 class SQSStore:
-    """One queue. Every call is a batch call; what fails in part is tried again in part."""
+    """One queue. Calls are batched; if some entries of a batch fail, only those are retried."""
 
     steps: ClassVar[Steps] = "blocking"
 
@@ -91,7 +91,7 @@ class SQSStore:
             max_visibility=LONGEST_LEASE,
             max_wait=LONGEST_POLL,
             max_batch=PER_CALL,
-            max_send_batch=sys.maxsize,  # every call is a step of its own, and reported as one
+            max_send_batch=sys.maxsize,  # the store splits a batch itself, and reports each message
             max_bytes=check_max_bytes(max_bytes, LARGEST),
             fractions=False,
         )
@@ -111,7 +111,7 @@ class SQSStore:
             long_polls=True,
         )
         self.clock: Clock = clock if clock is not None else SystemClock()
-        # A poll that outlasts the client's patience would fail each time.
+        # A poll longer than the client's read timeout would always fail.
         patience = getattr(client.meta.config, "read_timeout", None) or LONGEST_POLL + 1
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
         self.backend_key = self._client = client
@@ -124,7 +124,7 @@ class SQSStore:
         self._pid = os.getpid()
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
-        """Send the messages, ten and a mebibyte at a time; say which of them failed."""
+        """Send the messages, at most ten and a mebibyte per call; raise if any of them fails."""
         entries = [to_entry(message.id, message.payload) for message in messages]
         self._check(messages, entries)
         outcome: list[MailboxError | None] = [None] * len(messages)
@@ -134,7 +134,8 @@ class SQSStore:
                 sending = {n: self._sendable(messages[n], entries[n]) for n in batch}
                 for n, error in self._send(sending).items():
                     outcome[n] = error
-                    # Behind a failure a FIFO queue would be out of order, and an outage goes on.
+                    # Stop: a FIFO queue would get out of order, and an outage would fail the rest
+                    # too.
                     if self.fifo or isinstance(error, MailboxConnectionError):
                         unsent = error
             else:
@@ -168,7 +169,7 @@ class SQSStore:
         except MailboxError as error:
             if not acknowledge:
                 raise
-            # What is acknowledged must be known to be; the next look meets the error again.
+            # The caller must learn what was acknowledged; the next receive raises the error again.
             logger.warning("acknowledged, but could not receive: %s", error)
             return Leases((), acknowledged)
 
@@ -182,7 +183,7 @@ class SQSStore:
             "AttributeNames": SYSTEM_ATTRIBUTES,
         }
         if self.fifo:
-            # A retry after a lost answer is then handed the same messages.
+            # So that botocore's retry after a lost answer gets the same messages.
             request["ReceiveRequestAttemptId"] = new_id()
         at = self.clock.monotonic()
         found = self._calls.call(self._client.receive_message, request).get("Messages", [])
@@ -204,27 +205,27 @@ class SQSStore:
         return self._settle(self._client.change_message_visibility_batch, handles, delay)
 
     async def extend(self, handles: Sequence[str], seconds: float) -> Sequence[bool]:
-        """Let the leases end ``seconds`` from now, or at SQS's twelve hours if that is sooner."""
+        """Make the leases end ``seconds`` from now, or at SQS's limit of twelve hours."""
         return self._settle(
             self._client.change_message_visibility_batch, handles, seconds, keep=True
         )
 
     async def purge(self) -> int:
-        """Remove every message; the count is what SQS believed there to be."""
+        """Remove every message; return SQS's approximate count."""
         before = await self.stats()
         self._calls.call(self._client.purge_queue, {})
         self._held.clear()
         return before.pending + before.in_flight + before.delayed
 
     async def stats(self) -> QueueStats:
-        """Count as SQS counts: about right, about a minute late."""
+        """Return SQS's counts, which are approximate and about a minute old."""
         attributes = self._attributes([*COUNTS, "RedrivePolicy"])
         pending, in_flight, delayed = (int(attributes.get(name, 0)) for name in COUNTS)
         self.redrive_policy = _redrive(attributes.get("RedrivePolicy"))
         if in_flight >= MOST_IN_FLIGHT * 0.95:
             logger.warning(
-                "%s: %d messages are in flight; at about %d SQS hands out no more, and a long "
-                "poll only looks empty then",
+                "%s: %d messages are in flight; at about %d SQS delivers no more, and a long "
+                "poll then returns nothing",
                 self._place,
                 in_flight,
                 MOST_IN_FLIGHT,
@@ -232,13 +233,15 @@ class SQSStore:
         return QueueStats(pending, in_flight, delayed, None)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
-        """SQS shows a message only to whom it leases it."""
-        raise UnsupportedOperationError(f"{self._place}: SQS cannot show messages unreceived")
+        """Raise: SQS shows messages only to consumers that receive them."""
+        raise UnsupportedOperationError(
+            f"{self._place}: SQS cannot show messages without receiving them"
+        )
 
     def listen(self, *, in_loop: bool = False) -> LongPollListener:
         """Return a new listener."""
         if self._pid != os.getpid():
-            # The parent's polling threads did not come along through the fork.
+            # A forked child does not have the parent's polling threads.
             self._polls, self._pid = LongPolls(self), os.getpid()
         return LongPollListener(self._polls, in_loop=in_loop)
 
@@ -249,7 +252,7 @@ class SQSStore:
         """Refuse what SQS would refuse, before anything is sent."""
         if self.fifo and any(message.delay for message in messages):
             raise InvalidParameterError(
-                f"{self._place}: delay_seconds must be 0, a FIFO queue delays no single message; "
+                f"{self._place}: delay_seconds must be 0: a FIFO queue cannot delay one message; "
                 f"set DelaySeconds on the queue"
             )
         largest = max(entry.size for entry in entries)
@@ -265,7 +268,7 @@ class SQSStore:
         try:
             answer = self._attributes(["MaximumMessageSize"])
         except MailboxConnectionError:
-            return LARGEST  # who may only send need not know: SQS refuses for itself
+            return LARGEST  # not allowed to ask: SQS refuses what is too large
         return int(answer.get("MaximumMessageSize", LARGEST))
 
     def _sendable(self, message: Outgoing, entry: SendEntry) -> dict[str, Any]:
@@ -284,7 +287,7 @@ class SQSStore:
         return request
 
     def _send(self, entries: Entries) -> dict[int, MailboxError]:
-        """Send one call's worth and return what failed."""
+        """Make one call and return the errors of the entries that failed."""
         try:
             failed = self._calls.batch(self._client.send_message_batch, entries)
         except MailboxError as error:
@@ -316,7 +319,7 @@ class SQSStore:
                 if done[n] and keep:
                     self._held.prolong(handles[n], now + entry["VisibilityTimeout"])
         if not keep:
-            # Only now: had a later call failed, all of them could have been settled once more.
+            # Only now, because if a later call fails, the caller may settle all of them again.
             self._held.drop(handles)
         return done
 

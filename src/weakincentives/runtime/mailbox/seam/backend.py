@@ -107,7 +107,7 @@ class Backend(Protocol):
         ...
 
     def reply_store(self) -> ReplyStore[Any]:
-        """Return the store in which callers of `send_expecting_reply` wait."""
+        """Return the store for the replies to `send_expecting_reply`."""
         ...
 
     def reply(self, id: str, *, reply_type: Any = None) -> Reply[Any]:
@@ -248,7 +248,7 @@ class BaseBackend(ABC, Generic[M, S]):
         return [self._dispatcher, *(one.dispatcher for one in mailboxes if one.dispatcher)]
 
     def reply_store(self) -> S:
-        """Return the store in which callers of `send_expecting_reply` wait."""
+        """Return the store for the replies to `send_expecting_reply`."""
         return self._replies
 
     def reply(self, id: str, *, reply_type: Any = None) -> PendingReply[Any]:

@@ -68,10 +68,10 @@ def drive(coroutine: Coroutine[Any, Any, V]) -> V:
 def start_unlisted(
     coroutine: Coroutine[Any, Any, V], context: Context | None = None
 ) -> "asyncio.Task[V]":
-    """Start a task that only whoever started it can cancel.
+    """Start a task that only its starter can cancel.
 
     An event loop that ends cancels all tasks that it lists, so also one that a receive has shielded
-    because it may be leasing. Whoever starts such a task must wait for its end.
+    because it may be leasing. The starter of such a task must wait for its end.
     """
     # Not by the loop's own task factory, which may run the coroutine before there is a task.
     task = asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)

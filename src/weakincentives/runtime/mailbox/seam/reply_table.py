@@ -98,7 +98,7 @@ class ReplyRow(NamedTuple):
         return owner is None or self.owner is None or owner == self.owner
 
     def is_awaited_from(self, owner: str | None) -> bool:
-        """Whether a caller waits for this owner's reply; another one's is none of its business."""
+        """Whether a caller waits for this owner's reply; False if the reply has another owner."""
         return self.state == ReplyState.PENDING and self.belongs_to(owner)
 
 

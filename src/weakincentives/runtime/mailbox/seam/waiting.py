@@ -219,7 +219,7 @@ LATEST_LEASES = LatestLeases()
 
 
 class Interruptible(Protocol):
-    """Something that waits, and can be told to wait no longer."""
+    """Something that waits, and whose wait can be ended."""
 
     def interrupt(self) -> None:
         """End the wait in progress, and any later one, at once; safe from any thread."""
@@ -238,7 +238,7 @@ class AsyncPause:
         call_soon(self._loop, self._over.set)
 
     async def wait(self, seconds: float) -> None:
-        """Pause until `interrupt`, or for so many seconds."""
+        """Pause for this many seconds, or until `interrupt`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._over.wait()

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Let ids be forgotten soon that were to be known for long: their messages are done.
+-- Forget soon the ids that were to be remembered for long, because their messages are done.
 --
 -- KEYS  1 sent  ZSET  id chosen by the sender -> when first sent (see put.lua)
 -- ARGV  1 lasts  milliseconds that ids are known from now on
@@ -14,6 +14,6 @@ for i = 2, #ARGV do
   scores[#scores + 1] = ARGV[i]
 end
 redis.call('ZADD', sent, 'XX', 'LT', unpack(scores))
--- So that a queue that gets nothing more leaves nothing behind.
+-- So that nothing stays behind of a queue that gets no more messages.
 local last = redis.call('ZRANGE', sent, -1, -1, 'WITHSCORES')
 if last[2] then redis.call('PEXPIREAT', sent, string.format('%.0f', last[2] + lasts)) end

@@ -7,7 +7,7 @@
 --                          member is the receipt handle: one ZSCORE proves it and its expiry
 --       3 data       HASH  id -> payload, "-" if the message was cancelled (see cancel.lua)
 --       4 delayed    ZSET  record -> when it becomes visible
---       5 wake       ZSET  one token, there while somebody should look into pending
+--       5 wake       ZSET  one token, present while a consumer should look into pending
 --       6 unreadable LIST  what was found in pending and cannot be leased: the record and, on the
 --                          lines after it, its payload if there is one; the last hundred of them
 -- ARGV  1 most      how many to lease at most
@@ -163,7 +163,7 @@ local function find(from)
   return found
 end
 
--- A number of a record, or nil if it is none that can be counted with.
+-- A field of a record as a number; nil if it is not a usable number.
 local function number(text)
   return text and #text <= LONGEST_NUMBER and tonumber(text) or nil
 end
@@ -203,7 +203,7 @@ end
 local function lease(records)
   local leases, taken = {}, 0
   while taken < #records and bytes < MOST_BYTES do
-    -- Some at a time: what is not going to be leased should not be read.
+    -- A few at a time, so that records that will not be leased are not read.
     local ids, last = {}, #records - taken
     for i = last, math.max(last - SOME + 1, 1), -1 do ids[#ids + 1] = id_of(records[i]) end
     local payloads = redis.call('HMGET', data, unpack(ids))

@@ -5,7 +5,7 @@
 --       2 invisible  ZSET  leases (see lease.lua)
 --       3 data       HASH  id -> payload
 --       4 delayed    ZSET  record -> when it becomes visible
---       5 wake       ZSET  one token, there while somebody should look into pending
+--       5 wake       ZSET  one token, present while a consumer should look into pending
 --       6 sent       ZSET  ids chosen by senders: what is sent again after this is sent
 --       7 unreadable LIST  what was set aside (see lease.lua)
 --

@@ -8,7 +8,7 @@
 --       2 data       HASH  id -> payload; every message has its one entry here until it is gone,
 --                          which is "-" if it was cancelled while it was leased
 --       3 delayed    ZSET  record -> when it becomes visible
---       4 wake       ZSET  one token, there while somebody should look into pending
+--       4 wake       ZSET  one token, present while a consumer should look into pending
 --       5 sent       ZSET  id chosen by the sender -> when first sent; known for five minutes from
 --                          then. An id that is to be known for longer is dated so much later
 --       and only if the sender of the one message waits for a reply, made in the same step:
@@ -48,7 +48,7 @@ local function expect()
   redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now - LINGER)
 end
 
--- The number of messages held, if so many more do not fit.
+-- The number of messages held if this many more do not fit, else false or nil.
 local function too_many(more)
   if max_size == 0 then return end
   local held = redis.call('HLEN', data)

@@ -76,7 +76,7 @@ local function may_go(at)
   redis.call('ZADD', expiry, digits(at), id)
 end
 
--- Rings on for a while after a removal too: somebody may have looked before and block after it.
+-- The bell stays for a while after a removal: a waiter may have looked before and block after.
 local function ring(lasts)
   if redis.call('LLEN', bell) == 0 then redis.call('RPUSH', bell, '1') end
   redis.call('PEXPIRE', bell, digits(lasts))

@@ -6,7 +6,7 @@
 --       3 data       HASH  id -> payload, "-" if the message was cancelled: then it is removed
 --                          instead of being given back (see cancel.lua)
 --       4 delayed    ZSET  record -> when it becomes visible
---       5 wake       ZSET  one token, there while somebody should look into pending
+--       5 wake       ZSET  one token, present while a consumer should look into pending
 -- ARGV  1 step      "ack", "extend", or how to give back: "failed" (one nack more), "put_off" (one
 --                   nack and one put-off more) or "undone" (as if it had not been leased)
 --       2 after     milliseconds until what is given back is visible, or an extended lease ends
