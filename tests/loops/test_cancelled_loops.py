@@ -134,4 +134,5 @@ def test_a_run_that_cannot_be_watched_leaves_nothing_behind(monkeypatch):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         worker.run()
     assert not worker._shared.loops
-    assert not any(isinstance(one, event_loop.WorkerLoop) for one in event_loop.QUARANTINE._hands)
+    left = [holder for holder, _ in event_loop.QUARANTINE._present()]
+    assert not any(isinstance(holder, event_loop.WorkerLoop) for holder in left)

@@ -123,7 +123,7 @@ def test_an_interrupt_at_any_line_leaves_no_thread_of_a_loop_behind(backend, int
             pass
         finally:
             sys.settrace(before)
-        assert threading.get_ident() not in quarantine.QUARANTINE._hands.values(), n
+        assert threading.get_ident() not in quarantine.QUARANTINE._holders.values(), n
         assert worker._shared.threads == {}, n
         assert LATEST_LEASES.store is None, n
         if at_line.left > 0:

@@ -51,24 +51,24 @@ class Quarantine:
         self._lock = threading.Lock()
         # Weak, because an interrupt may keep a thread from leaving; without a callback, in which
         # an interrupt would be lost.
-        self._hands: dict[weakref.ref[Hands], int] = {}
+        self._holders: dict[weakref.ref[MessageHolder], int] = {}
 
     def begin_anew(self) -> None:
         """Forget everything, as a forked child must: what it finds in hand is its parent's."""
-        for hands, _ in self._present():
-            hands.disown()
+        for holder, _ in self._present():
+            holder.disown()
         self._reset()
 
-    def join(self, hands: Hands) -> None:
+    def join(self, holder: MessageHolder) -> None:
         """Count one more thread that may hold messages: the current one."""
-        for key in [key for key in list(self._hands) if key() is None]:
-            self._hands.pop(key, None)
-        self._hands[weakref.ref(hands)] = threading.get_ident()
+        for key in [key for key in list(self._holders) if key() is None]:
+            self._holders.pop(key, None)
+        self._holders[weakref.ref(holder)] = threading.get_ident()
 
-    def leave(self, hands: Hands) -> None:
+    def leave(self, holder: MessageHolder) -> None:
         """Count it no longer."""
-        self._hands.pop(weakref.ref(hands), None)
-        self.end(hands)
+        self._holders.pop(weakref.ref(holder), None)
+        self.end(holder)
 
     def begin(self, holder: MessageHolder, stop: StopSignal) -> bool:
         """Wait until the others hold nothing; False if another one has asked first."""
@@ -131,9 +131,9 @@ class Quarantine:
             holder.beat()
             await stop.wait_async(LOOK)
 
-    def _present(self) -> list[tuple[Hands, int]]:
-        known = [(key(), thread) for key, thread in list(self._hands.items())]
-        return [(hands, thread) for hands, thread in known if hands is not None]
+    def _present(self) -> list[tuple[MessageHolder, int]]:
+        known = [(key(), thread) for key, thread in list(self._holders.items())]
+        return [(holder, thread) for holder, thread in known if holder is not None]
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until

@@ -39,9 +39,9 @@ class Shared:
     heartbeat: Heartbeat
     outage: OutageLog
     shortage: Shortage
-    is_careful: bool
+    isolates_suspects: bool
     """Whether a job that kills its worker could take anything with it."""
-    turn: Any
+    wait_lock: Any
     """Held by the one thread that waits for messages; others would wait for the same ones. An
     `RLock`, so that a thread can tell at its end whether an interrupt has left it the turn."""
     threads: "dict[WorkerThread, int]"

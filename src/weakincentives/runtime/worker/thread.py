@@ -135,8 +135,8 @@ class WorkerThread:
         LATEST_LEASES.store = self._inbox.store
 
     def _end(self) -> None:
-        if self._shared.turn._is_owned():  # an interrupt came as soon as it was taken
-            self._shared.turn.release()
+        if self._shared.wait_lock._is_owned():  # an interrupt came as soon as it was taken
+            self._shared.wait_lock.release()
         # A worker inside a job of another one puts back what it found.
         LATEST_LEASES.store, retries = self._found
         RETRIES.set(retries)

@@ -131,8 +131,8 @@ class Worker(Generic[T, R]):
             heartbeat=self.heartbeat,
             outage=OutageLog(inbox.name, self.heartbeat.clock),
             shortage=Shortage(inbox.name),
-            is_careful=inbox.undoes and (dlq is not None or config.batch > 1),
-            turn=threading.RLock(),
+            isolates_suspects=inbox.undoes and (dlq is not None or config.batch > 1),
+            wait_lock=threading.RLock(),
             threads={},
             loops={},
         )

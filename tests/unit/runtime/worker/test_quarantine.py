@@ -39,8 +39,8 @@ def in_thread(call, *args):
 
 def join_elsewhere(room, holder):
     """Join as a thread that is none of this test's: the ids of ended ones come again."""
-    room.join(hands)
-    room._hands[weakref.ref(hands)] = -1
+    room.join(holder)
+    room._holders[weakref.ref(holder)] = -1
 
 
 def test_whoever_wants_to_be_alone_waits_for_the_others(room):
@@ -124,7 +124,7 @@ def test_whoever_waits_beats_meanwhile(room):
 
 
 def test_who_was_interrupted_before_it_could_leave_is_not_waited_for(room):
-    gone, alone = Hands(busy=True), Hands()
+    gone, alone = Holder(busy=True), Holder()
     join_elsewhere(room, gone)
     del gone
     thread = in_thread(room.begin, alone, StopSignal())

@@ -129,7 +129,7 @@ class Database:
         if file.lock._is_owned():
             file.check_reentry()
         with file.lock:
-            file.amid = True
+            file.is_fragile = True
             writer = file.ready(self.level if lasting else NORMAL)
             try:
                 writer.execute("BEGIN IMMEDIATE")

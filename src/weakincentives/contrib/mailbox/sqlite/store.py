@@ -36,7 +36,7 @@ from .due import Due
 from .queries import QUERIES
 from .replies import SQLiteReplyTable
 from .reply_rows import start_in
-from .unreadable import SOUND, mended, mended_sight
+from .unreadable import LEASED_ROW_TYPES, mended, mended_seen
 from .wake import Key
 
 __all__ = ["SQLiteStore"]
@@ -188,7 +188,7 @@ class SQLiteStore:
         next_due = None if rows else self._due.next_due(now)
         leased = [
             Leased(row[2], f"{row[0]}.{row[1]}", *row[3:])
-            if tuple(map(type, row)) == SOUND
+            if tuple(map(type, row)) == LEASED_ROW_TYPES
             else self._unusual(connection, row)
             for row in rows
         ]

@@ -14,19 +14,19 @@ from weakincentives.runtime.mailbox.seam.store import Leased, Seen
 from .queries import FAR_US, QUERIES
 
 __all__ = [
-    "SOUND",
+    "LEASED_ROW_TYPES",
     "as_bytes",
     "as_count",
     "as_text",
     "as_time",
+    "is_sound_era",
     "mend_texts",
     "mended",
-    "mended_sight",
+    "mended_seen",
     "odd_reply",
-    "sound_era",
 ]
 
-SOUND = (int, int, str, bytes, int, int, float, float, int, type(None))
+LEASED_ROW_TYPES = (int, int, str, bytes, int, int, float, float, int, type(None))
 """The types of a leased row to which nobody waits for a reply, as we write it."""
 
 LATEST = 253_402_300_799.0
