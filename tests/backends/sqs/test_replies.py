@@ -40,11 +40,6 @@ class Repeating:
         return call
 
 
-@pytest.fixture(params=["ministack", "moto"])
-def cloud(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 def test_a_write_that_runs_twice_is_one_write(cloud: Cloud) -> None:
     table = cloud.reply_store()._dynamodb._table
     store: DynamoDBReplyStore[Any] = DynamoDBReplyStore(table, Repeating(cloud.dynamodb))
@@ -61,7 +56,11 @@ def test_a_write_that_runs_twice_is_one_write(cloud: Cloud) -> None:
     assert plain.cancel("b") is False
 
 
-def test_an_item_is_swept_by_ttl_only_after_nobody_can_read_it(cloud: Cloud) -> None:
+@pytest.mark.parametrize("emulator", ["ministack", "moto"])
+def test_an_item_is_swept_by_ttl_only_after_nobody_can_read_it(
+    emulator: str, request: pytest.FixtureRequest
+) -> None:
+    cloud: Cloud = request.getfixturevalue(emulator)
     clock = FakeClock(AHEAD)
     store = cloud.reply_store(clock=clock)
     store.create("a", ttl=10)
