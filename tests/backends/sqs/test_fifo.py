@@ -148,3 +148,19 @@ def test_order_within_a_group_holds_across_a_crash(ministack: Cloud) -> None:
         seen += [(message.body, message.delivery_count) for message in messages]
         assert all(box.acknowledge_batch(messages))
     assert seen == [(1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]
+
+
+def test_a_message_with_a_false_header_blocks_nothing(cloud: Cloud) -> None:
+    box = fifo(cloud)
+    cloud.admin.send_message(
+        QueueUrl=cloud.queue(box.name),
+        MessageBody="not base64",
+        MessageAttributes={"wink": {"DataType": "String", "StringValue": '{"x":"base64"}'}},
+        MessageGroupId="wink",
+        MessageDeduplicationId=new_id(),
+    )
+    box.send("behind it")
+    first, second = box.receive(max_messages=10, wait_time_seconds=5)
+    assert first.payload == b"not base64"
+    assert second.body == "behind it"
+    assert box.acknowledge_batch([first, second]) == [True, True]

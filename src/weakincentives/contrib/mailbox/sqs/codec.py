@@ -213,7 +213,8 @@ def _parted(attributes: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
 
 def _text_of(attribute: Mapping[str, Any]) -> str:
     if "StringValue" in attribute:
-        return str(attribute["StringValue"])
+        # Half of a surrogate pair is text to Python, and to nobody else.
+        return str(attribute["StringValue"]).encode(errors="replace").decode()
     return b64encode(attribute.get("BinaryValue", b"")).decode()
 
 
@@ -227,7 +228,7 @@ def _metadata(written: str | None) -> Metadata | None:
 def _joined(
     received: Mapping[str, Any], metadata: Metadata, attributes: Mapping[str, str]
 ) -> bytes:
-    body: bytes = received["Body"].encode()
+    body: bytes = received["Body"].encode(errors="surrogatepass")
     if metadata.raw == "base64":
         try:
             return b64decode(body.removeprefix(b"base64:"), validate=True)
