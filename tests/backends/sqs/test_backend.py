@@ -1,6 +1,8 @@
 """connect("sqs://…"), the factory, and a queue that others use too."""
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -66,6 +68,35 @@ def test_what_sqs_does_not_have_is_refused(ministack: Cloud) -> None:
             backend.mailbox("orders", max_size=3)
         with pytest.raises(UnsupportedOperationError, match="MessageRetentionPeriod"):
             backend.mailbox("orders", default_ttl=60)
+
+
+def test_a_queue_is_asked_for_once_and_a_mailbox_is_kept_by_nobody(cloud: Cloud) -> None:
+    name = f"q-{new_id()}"
+    cloud.queue(name)
+    backend = SQSBackend(cloud.sqs)
+    mailboxes = [weakref.ref(backend.create(name)) for _ in range(5)]
+    assert cloud.ledger.calls["GetQueueUrl"] == 1
+    gc.collect()
+    assert [mailbox() for mailbox in mailboxes] == [None] * 5
+
+
+def test_queues_are_listed_page_by_page(cloud: Cloud) -> None:
+    def small_pages(params: dict[str, Any], **_: Any) -> None:
+        assert params["MaxResults"] == 1000  # told none, SQS returns one page and no token
+        params["MaxResults"] = 2
+
+    cloud.sqs.meta.events.register("provide-client-params.sqs.ListQueues", small_pages)
+    prefix = f"p{new_id()}-"
+    for n in range(5):
+        cloud.queue(f"{prefix}{n}")
+    assert SQSBackend(cloud.sqs, prefix=prefix).queues() == list("01234")
+
+
+def test_one_throttled_queue_does_not_slow_down_the_others() -> None:
+    # Adaptive retries limit the rate of a client, and so of all its queues.
+    with connect("sqs://eu-west-1") as backend:
+        sqs: Any = backend
+        assert sqs._sqs.meta.config.retries["mode"] == "standard"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 import time
 from typing import Any
 
+import botocore.waiter
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from testkit.cloud import Cloud
 from weakincentives.contrib.mailbox.sqs import DynamoDBReplyStore, part_bundles
@@ -30,7 +32,7 @@ class Repeating:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if name not in ("put_item", "update_item"):
+        if name not in ("put_item", "update_item", "delete_item"):
             return method
 
         def call(**request: Any) -> Any:
@@ -38,6 +40,53 @@ class Repeating:
             return method(**request)
 
         return call
+
+
+def test_a_reply_that_is_consumed_twice_is_returned(cloud: Cloud) -> None:
+    table = cloud.reply_store()._dynamodb._table
+    store: DynamoDBReplyStore[Any] = DynamoDBReplyStore(table, Repeating(cloud.dynamodb))
+    store.create("a", ttl=60)
+    store.resolve("a", "value")
+    entry = store.consume("a")
+    assert entry is not None
+    assert (entry.value, entry.state) == ("value", ReplyState.RESOLVED)
+    assert store.consume("a") is None
+    assert store.get("a") is None
+
+
+def test_a_consumed_reply_that_was_not_deleted_is_gone(cloud: Cloud) -> None:
+    store = cloud.reply_store()
+    store.create("a", ttl=60)
+    store.resolve("a", "value")
+
+    def cut(**_: Any) -> None:
+        raise EndpointConnectionError(endpoint_url="http://nowhere")
+
+    events = cloud.dynamodb.meta.events
+    events.register("before-call.dynamodb.DeleteItem", cut)
+    entry = store.consume("a")
+    events.unregister("before-call.dynamodb.DeleteItem", cut)
+    assert entry is not None
+    assert entry.value == "value"
+    assert store.get("a") is None
+    assert store.consume("a") is None
+    assert store.resolve("a", "another") is False
+    assert store.delete("a") is False
+
+
+def test_a_table_that_is_not_ready_is_looked_at_every_second(
+    ministack: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(botocore.waiter.time, "sleep", pauses.append)
+
+    def creating(parsed: dict[str, Any], **_: Any) -> None:
+        if len(pauses) < 3:
+            parsed["Table"]["TableStatus"] = "CREATING"
+
+    ministack.dynamodb.meta.events.register("after-call.dynamodb.DescribeTable", creating)
+    ministack.reply_store()
+    assert pauses == [1, 1, 1]
 
 
 def test_a_write_that_runs_twice_is_one_write(cloud: Cloud) -> None:

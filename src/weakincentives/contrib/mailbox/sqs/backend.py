@@ -18,13 +18,15 @@ from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
 from .connection import open_clients
 from .errors import Place, translated
 from .mailbox import SQSMailbox
-from .queue_names import check_queue_name, find_queue
+from .queue_names import QueueUrls, check_queue_name
 from .replies import DynamoDBReplyStore
 
 __all__ = ["SQSBackend", "open_backend"]
 
 OPTIONS = {"create", "endpoint", "max_bytes", "prefix", "replies"}
 BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+MOST_QUEUES = 1000
+"""How many queues SQS lists in one answer."""
 REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
@@ -48,6 +50,7 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
         super().__init__(f"sqs://{sqs.meta.region_name}", replies, max_bytes)
         self._sqs = sqs
         self._prefix = prefix
+        self._urls = QueueUrls(sqs, prefix)
         self._create = create
         self._owned = owned
 
@@ -55,7 +58,8 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
         """List the queues whose names begin with the prefix, and strip it from the names."""
         with translated(Place("account", "queues", self._sqs.meta.region_name)):
             pages = self._sqs.get_paginator("list_queues").paginate(
-                **({"QueueNamePrefix": self._prefix} if self._prefix else {})
+                MaxResults=MOST_QUEUES,  # told none, SQS stops there and does not say so
+                **({"QueueNamePrefix": self._prefix} if self._prefix else {}),
             )
             urls = [url for page in pages for url in page.get("QueueUrls", [])]
         return sorted(url.rpartition("/")[2].removeprefix(self._prefix) for url in urls)
@@ -93,7 +97,7 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
 
     def _url(self, name: str) -> str:
         try:
-            return find_queue(self._sqs, name, self._prefix)
+            return self._urls.find(name)
         except MailboxResolutionError:
             if not self._create:
                 raise

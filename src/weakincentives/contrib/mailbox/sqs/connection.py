@@ -10,9 +10,10 @@ from .errors import Place, translated
 
 __all__ = ["open_clients"]
 
-# Above the twenty seconds of a long poll, and a connection for each poll and a few.
+# Above the twenty seconds of a long poll, and a connection for each poll and a few. Not adaptive:
+# that slows down all calls of a client when AWS throttles one queue of it.
 CLIENT = Config(
-    retries={"mode": "adaptive", "max_attempts": 6},
+    retries={"mode": "standard", "max_attempts": 6},
     connect_timeout=5,
     read_timeout=30,
     max_pool_connections=50,

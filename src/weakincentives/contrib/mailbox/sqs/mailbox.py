@@ -19,7 +19,7 @@ from weakincentives.runtime.mailbox.seam.store import QueueStats
 from weakincentives.serde import Codec
 
 from .codec import SQSSealer, check_group
-from .queue_names import find_queue
+from .queue_names import QueueUrls
 from .store import DEAD_LETTER_ROOM, LARGEST, SQSStore
 
 __all__ = ["SQSMailbox", "SQSMailboxFactory", "SQSStats"]
@@ -108,11 +108,8 @@ class SQSMailboxFactory:
 
     def __init__(self, client: Any, *, prefix: str = "") -> None:
         self._client = client
-        self._prefix = prefix
-        self._urls: dict[str, str] = {}
+        self._urls = QueueUrls(client, prefix)
 
     def create(self, identifier: str) -> SQSMailbox[Any, None]:
         """Return a mailbox of the queue of this name, which must exist."""
-        if identifier not in self._urls:
-            self._urls[identifier] = find_queue(self._client, identifier, self._prefix)
-        return SQSMailbox(self._urls[identifier], self._client, name=identifier)
+        return SQSMailbox(self._urls.find(identifier), self._client, name=identifier)

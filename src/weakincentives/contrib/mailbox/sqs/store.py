@@ -31,7 +31,7 @@ from weakincentives.runtime.mailbox.seam.store import (
 
 from .batch_calls import PER_CALL, Calls, Entries, batches, in_tens
 from .codec import SendEntry, to_entry, to_payload
-from .errors import BatchPartlySentError, Place
+from .errors import LEASE_ENDED, BatchPartlySentError, Place, plain_code
 from .leases import LONGEST_LEASE, HeldLease, HeldLeases
 from .long_polls import LongPollListener, LongPolls
 from .queue_names import queue_name, url_region
@@ -209,6 +209,10 @@ class SQSStore:
             self._client.change_message_visibility_batch, handles, seconds, keep=True
         )
 
+    def lease_deadline(self, handle: str) -> float:
+        """Return when a lease ends, twelve hours after the receive at the latest."""
+        return self._held.until(handle)
+
     async def purge(self) -> int:
         """Remove every message; the count is what SQS believed there to be."""
         before = await self.stats()
@@ -279,7 +283,7 @@ class SQSStore:
         if self.fifo:
             request["MessageGroupId"] = entry.group or self._group or message.id
             request["MessageDeduplicationId"] = message.id
-        else:
+        elif message.delay:  # or else the queue's own delay counts
             request["DelaySeconds"] = math.ceil(message.delay)
         return request
 
@@ -308,7 +312,7 @@ class SQSStore:
         for batch in in_tens(entries):
             failed = self._calls.batch(method, batch)
             for n, entry in batch.items():
-                if n in failed and not failed[n].get("SenderFault", True):
+                if n in failed and plain_code(failed[n].get("Code")) not in LEASE_ENDED:
                     raise MailboxConnectionError(
                         f"{self._place} could not settle a message: {failed[n].get('Code')}"
                     )
