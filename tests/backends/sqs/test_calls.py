@@ -1,5 +1,7 @@
 """How many API calls things cost, and what happens to entries that fail."""
 
+import asyncio
+import threading
 import time
 from typing import Any
 
@@ -218,6 +220,28 @@ def test_the_queues_own_delay_counts_unless_a_message_has_one(cloud: Cloud) -> N
     box.send("sooner", delay_seconds=1)
     assert asked == [[None], [1]]
     assert [message.body for message in box.receive(wait_time_seconds=20)] == ["sooner"]
+
+
+def test_an_event_loop_makes_as_many_calls_at_once_as_there_are_connections(
+    ministack: Cloud,
+) -> None:
+    url, together = ministack.queue(), threading.Barrier(40)
+
+    class Gathering:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ministack.sqs, name)
+
+        def send_message_batch(self, **request: Any) -> Any:
+            together.wait(60)
+            return ministack.sqs.send_message_batch(**request)
+
+    box: SQSMailbox[Any, Any] = SQSMailbox(url, Gathering())
+
+    async def main() -> None:
+        await asyncio.gather(*(box.send_async(n) for n in range(40)))
+
+    asyncio.run(main())
+    assert sorted(drain(box)) == list(range(40))
 
 
 def test_the_queues_own_limit_is_asked_for_and_kept_to(ministack: Cloud) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
+
 from .errors import Place, translated
 
-__all__ = ["open_clients"]
+__all__ = ["open_clients", "use_step_threads"]
 
 # Above the twenty seconds of a long poll, and a connection for each poll and a few. Not adaptive:
 # that slows down all calls of a client when AWS throttles one queue of it.
@@ -18,6 +20,11 @@ CLIENT = Config(
     read_timeout=30,
     max_pool_connections=50,
 )
+
+
+def use_step_threads(client: Any) -> None:
+    """Let event loops make as many calls at once as the client has connections for."""
+    STEP_THREADS.allow(client, getattr(client.meta.config, "max_pool_connections", 0))
 
 
 def open_clients(services: Sequence[str], region: str | None, endpoint: str | None) -> list[Any]:

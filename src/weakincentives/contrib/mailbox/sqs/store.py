@@ -31,6 +31,7 @@ from weakincentives.runtime.mailbox.seam.store import (
 
 from .batch_calls import PER_CALL, Calls, Entries, batches, in_tens
 from .codec import SendEntry, to_entry, to_payload
+from .connection import use_step_threads
 from .errors import LEASE_ENDED, BatchPartlySentError, Place, plain_code
 from .leases import LONGEST_LEASE, HeldLease, HeldLeases
 from .long_polls import LongPollListener, LongPolls
@@ -115,6 +116,7 @@ class SQSStore:
         patience = getattr(client.meta.config, "read_timeout", None) or LONGEST_POLL + 1
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
         self.backend_key = self._client = client
+        use_step_threads(client)
         self._group = group
         self._place = Place("queue", queue, client.meta.region_name, url_region(queue_url))
         self._calls = Calls(queue_url, self._place)
