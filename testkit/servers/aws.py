@@ -80,6 +80,10 @@ LOCALSTACK = Emulator(
     ("localstack-core[base-runtime]==4.14.0", "cbor2<6", "pyopenssl<26", "service-identity"),
     ("{home}/bin/python", "-m", "localstack.runtime.main"),
 )
+LOCAL_FAUXQS = """
+import { buildApp } from "{home}/node_modules/fauxqs/dist/app.js";
+await buildApp({ logger: false }).listen({ port: {port}, host: "127.0.0.1" });
+"""
 FAUXQS = Emulator(
     "fauxqs",
     ("fauxqs@1.9.2",),
@@ -88,8 +92,7 @@ FAUXQS = Emulator(
         "node",
         "--input-type=module",
         "--eval",
-        'import { buildApp } from "{home}/node_modules/fauxqs/dist/app.js";'
-        'await buildApp({ logger: false }).listen({ port: {port}, host: "127.0.0.1" });',
+        LOCAL_FAUXQS,
     ),
     needs_node=True,
 )

@@ -1,5 +1,6 @@
 """FIFO queues: order within a group, also across a crash, and ids that are known for a while."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -65,9 +66,33 @@ def test_bad_groups(ministack: Cloud, group: Any) -> None:
         fifo(ministack, message_group_id=group)
 
 
-def test_a_standard_queue_has_no_groups(ministack: Cloud) -> None:
-    with pytest.raises(InvalidParameterError, match="FIFO"):
-        ministack.mailbox(message_group_id="g")
+def groups_of(cloud: Cloud) -> list[str | None]:
+    """Collect the groups of messages that are sent from now on."""
+    groups: list[str | None] = []
+
+    def note(params: Any, **_: Any) -> None:
+        groups.extend(entry.get("MessageGroupId") for entry in params["Entries"])
+
+    cloud.sqs.meta.events.register("provide-client-params.sqs.SendMessageBatch", note)
+    return groups
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+def test_send_names_the_group(cloud: Cloud, suffix: str) -> None:
+    groups = groups_of(cloud)
+    box = cloud.mailbox(f"q-{new_id()}{suffix}", message_group_id=lambda body: body.get("customer"))
+    box.send({"n": 1}, message_group_id="a")
+    asyncio.run(box.send_async({"n": 2}, message_group_id="b"))
+    box.send({"n": 3}, attributes={"message_group_id": "c"})
+    box.send_batch([{"customer": "d"}, {"n": 5}])
+    assert groups == ["a", "b", "c", "d", "wink" if suffix else None]
+    messages = []
+    while len(messages) < 5:
+        messages += box.receive(max_messages=10, wait_time_seconds=5)
+    named = [message for message in messages if message.body.get("n") == 1]
+    assert [dict(message.attributes) for message in named] == [{"message_group_id": "a"}]
+    with pytest.raises(InvalidParameterError, match="message_group_id"):
+        box.send({}, message_group_id="with a space")
 
 
 def test_a_delay_is_refused_with_the_reason(ministack: Cloud) -> None:

@@ -7,6 +7,7 @@ whole suite proves the first half; here is the second.
 from testkit.cloud import Cloud, Ledger, documented_policies
 from weakincentives.contrib.mailbox import SQSMailboxFactory
 from weakincentives.contrib.mailbox.sqs.backend import SQSBackend
+from weakincentives.contrib.mailbox.sqs.new_queues import NewQueues
 from weakincentives.ids import new_id
 
 
@@ -37,7 +38,7 @@ def test_an_operator_uses_all_that_the_other_policy_allows(ministack: Cloud) -> 
     used = Ledger()
     used.watch(ministack.dynamodb)
     replies = ministack.reply_store()
-    backend = SQSBackend(used.watch(ministack.client("sqs")), replies, create=True)
+    backend = SQSBackend(used.watch(ministack.client("sqs")), replies, new_queues=NewQueues())
     name = f"q-{new_id()}"
     mailbox = backend.mailbox(name)
     assert name in backend.queues()

@@ -201,7 +201,7 @@ def test_a_function_names_the_group_and_it_survives_a_replay() -> None:
     assert to_entry("id-2", to_payload(message)[1]).group == "sku-A1"
 
 
-@pytest.mark.parametrize("group", ["", "a b", "ä", "x" * 129, 7, None])
+@pytest.mark.parametrize("group", ["", "a b", "ä", "x" * 129, 7])
 def test_bad_groups(group: Any) -> None:
     sealer = SQSSealer(Codec(Any), 10**6, lambda body: group)
     with pytest.raises(InvalidParameterError, match="message_group_id"):

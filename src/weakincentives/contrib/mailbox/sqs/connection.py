@@ -1,6 +1,6 @@
 """Clients of AWS whose settings suit long polls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import boto3
@@ -27,11 +27,16 @@ def use_step_threads(client: Any) -> None:
     STEP_THREADS.allow(client, getattr(client.meta.config, "max_pool_connections", 0))
 
 
-def open_clients(services: Sequence[str], region: str | None, endpoint: str | None) -> list[Any]:
-    """Return a client for each service; raise ValueError if the endpoint is not a URL."""
-    session = boto3.Session()
-    with translated(Place("account", "default", region)):
+def open_clients(
+    endpoints: Mapping[str, str | None], region: str | None, profile: str | None = None
+) -> list[Any]:
+    """Return a client for each service; raise ValueError if an endpoint is not a URL.
+
+    ``profile`` names credentials in AWS's own configuration.
+    """
+    with translated(Place("account", profile or "default", region)):
+        session = boto3.Session(profile_name=profile)
         return [
             session.client(service, region_name=region, endpoint_url=endpoint, config=CLIENT)
-            for service in services
+            for service, endpoint in endpoints.items()
         ]

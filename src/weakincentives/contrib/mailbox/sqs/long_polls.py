@@ -77,7 +77,7 @@ class Waiter:
 class Poll(NamedTuple):
     """What one call asks SQS for."""
 
-    count: int
+    most: int
     seconds: float
     wait: int
 
@@ -151,7 +151,7 @@ class LongPolls:
     def _poll(self, poll: Poll) -> None:
         in_progress = POLLS_IN_PROGRESS.begin(poll.wait)
         try:
-            leases = self._queue.receive(poll.count, poll.seconds, poll.wait)
+            leases = self._queue.receive(poll.most, poll.seconds, poll.wait)
             early = in_progress.began + poll.wait - time.monotonic()
             if not leases.messages and early > SHORTEST_POLL:
                 # A server that does not wait must not be asked without end.

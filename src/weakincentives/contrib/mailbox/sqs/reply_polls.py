@@ -61,9 +61,7 @@ class ReplyPolls:
 
     async def _read(self, *, consistent: bool) -> ReplyRow | None:
         if self._in_loop:
-            return await hop(
-                lambda: self._table.read(self._id, consistent=consistent), self._table
-            )
+            return await hop(lambda: self._table.read(self._id, consistent=consistent), self._table)
         return await self._table.read(self._id, consistent=consistent)
 
     async def _pause(self, seconds: float) -> None:

@@ -50,6 +50,8 @@ SAFE_CALL = 256 * 1024
 SMALLEST_LIMIT = 1024
 """No queue can be set to refuse a message of this size."""
 LONGEST_POLL = 20
+ONE_GROUP = "wink"
+"""The group of messages that are in no other, on a FIFO queue."""
 MOST_IN_FLIGHT = 120_000
 
 
@@ -117,7 +119,7 @@ class SQSStore:
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
         self.backend_key = self._client = client
         use_step_threads(client)
-        self._group = group
+        self._group = ONE_GROUP if group is None and self.fifo else group
         self._place = Place("queue", queue, client.meta.region_name, url_region(queue_url))
         self._calls = Calls(queue_url, self._place)
         self._held = HeldLeases()
@@ -282,8 +284,10 @@ class SQSStore:
                 for name, value in entry.attributes.items()
             },
         }
+        group = entry.group or self._group
+        if group is not None:
+            request["MessageGroupId"] = group
         if self.fifo:
-            request["MessageGroupId"] = entry.group or self._group or message.id
             request["MessageDeduplicationId"] = message.id
         elif message.delay:  # or else the queue's own delay counts
             request["DelaySeconds"] = math.ceil(message.delay)
