@@ -34,6 +34,12 @@ def test_a_worker_uses_all_that_its_policy_allows(ministack: Cloud) -> None:
     assert used.actions == worker["Messages"] | worker["Replies"]
 
 
+def test_encrypted_queues_can_be_sent_to_and_received_from() -> None:
+    # SQS decrypts for who receives, and also needs both to encrypt for who sends.
+    worker, _ = documented_policies()
+    assert worker["Encryption"] == {"kms:Decrypt", "kms:GenerateDataKey"}
+
+
 def test_an_operator_uses_all_that_the_other_policy_allows(ministack: Cloud) -> None:
     used = Ledger()
     used.watch(ministack.dynamodb)

@@ -48,8 +48,9 @@ REGION = re.compile(r"[a-z0-9-]{1,63}")
 class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | None]):
     """Queues of one account and region; names have ``prefix`` put before them.
 
-    A queue must exist, unless there are settings for ``new_queues``. ``max_size`` and ``default_ttl`` are
-    refused: SQS bounds no queue, and keeps messages for the retention period of the queue.
+    A queue must exist, unless there are settings for ``new_queues``. ``max_size`` and
+    ``default_ttl`` are refused: SQS bounds no queue, and keeps messages for the retention period of
+    the queue.
     """
 
     def __init__(
