@@ -125,7 +125,7 @@ SCENES: dict[str, Callable[[Cloud, Meter], Cost]] = {
     "request with reply, job of 0.5 s": lambda cloud, meter: request_with_reply(cloud, meter, 0.5),
     "request with reply, job of 10 s": lambda cloud, meter: request_with_reply(cloud, meter, 10),
     "caller who waits 30 s in vain": wait_in_vain,
-    "minute of an idle worker": idle_minute,
+    "first minute of an idle worker": idle_minute,
 }
 
 

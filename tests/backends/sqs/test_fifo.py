@@ -185,7 +185,10 @@ def test_a_message_with_a_false_header_blocks_nothing(cloud: Cloud) -> None:
         MessageDeduplicationId=new_id(),
     )
     box.send("behind it")
-    first, second = box.receive(max_messages=10, wait_time_seconds=5)
-    assert first.payload == b"not base64"
-    assert second.body == "behind it"
-    assert box.acknowledge_batch([first, second]) == [True, True]
+    payloads = []
+    while len(payloads) < 2:  # fauxqs hands out one of a group at a time
+        messages = box.receive(max_messages=10, wait_time_seconds=5)
+        payloads += [message.payload for message in messages]
+        assert all(box.acknowledge_batch(messages))
+    assert payloads[0] == b"not base64"
+    assert b"behind it" in payloads[1]
