@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-
 FAULTS = {
     ("fauxqs", "test_queues_are_listed_page_by_page"): "lists one page of queues",
     ("fauxqs", "test_a_group_has_one_holder_although_a_receive_was_cancelled"): (

@@ -3,13 +3,22 @@
 import asyncio
 import random
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from weakincentives.clock import Clock
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
+from weakincentives.runtime.mailbox.seam.driver import Make
+from weakincentives.runtime.mailbox.seam.reply_table import (
+    MOST_READ,
+    PartRow,
+    ReplyRow,
+    ReplyState,
+)
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 
 __all__ = ["PolledReplies", "ReplyPolls", "next_poll"]
+
+V = TypeVar("V")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
@@ -30,6 +39,8 @@ class PolledReplies(Protocol):
 
     async def read(self, id: str, *, consistent: bool) -> ReplyRow | None: ...
 
+    async def parts(self, id: str, first: int, limit: int) -> Sequence[PartRow]: ...
+
 
 class ReplyPolls:
     """The `ReplyListener` of a table in DynamoDB.
@@ -45,12 +56,22 @@ class ReplyPolls:
 
     async def get(self, wait: float) -> ReplyRow | None:
         """Return the row when it is no longer pending, or as it is after ``wait`` seconds."""
+        return await self._poll(wait, lambda row: False)
+
+    async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
+        """Return the parts from index ``first`` on, as soon as there is one."""
+        row = await self._poll(wait, lambda row: row.parts > first)
+        if row is None or row.parts <= first:
+            return row, ()
+        return row, await self._step(lambda: self._table.parts(self._id, first, MOST_READ))
+
+    async def _poll(self, wait: float, is_enough: Callable[[ReplyRow], bool]) -> ReplyRow | None:
         deadline = time.monotonic() + wait
         while (remaining := deadline - time.monotonic()) > 0:
             row = await self._read(consistent=False)
             if row is None:
                 break
-            if row.state != ReplyState.PENDING:
+            if row.state != ReplyState.PENDING or is_enough(row):
                 return row
             age = self._table.clock.time() - row.created_at
             await self._pause(min(next_poll(age, random.random()), remaining))
@@ -60,9 +81,10 @@ class ReplyPolls:
         """Do nothing: a poll holds nothing."""
 
     async def _read(self, *, consistent: bool) -> ReplyRow | None:
-        if self._in_loop:
-            return await hop(lambda: self._table.read(self._id, consistent=consistent), self._table)
-        return await self._table.read(self._id, consistent=consistent)
+        return await self._step(lambda: self._table.read(self._id, consistent=consistent))
+
+    async def _step(self, make: Make[V]) -> V:
+        return await (hop(make, self._table) if self._in_loop else make())
 
     async def _pause(self, seconds: float) -> None:
         if self._in_loop:
