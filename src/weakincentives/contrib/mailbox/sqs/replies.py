@@ -334,7 +334,7 @@ class DynamoDBReplyTable:
         if item is None:
             return False
         self._bundles.remove(item)
-        return item["state"]["S"] != CONSUMED
+        return bool(item["state"]["S"] != CONSUMED)
 
     def _emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
         for _ in range(MOST_TRIES):
