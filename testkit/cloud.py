@@ -12,7 +12,7 @@ from botocore.config import Config
 from testkit.servers.aws import ENVIRONMENT, REGION
 from weakincentives.contrib.mailbox.sqs import DynamoDBReplyStore, SQSMailbox
 from weakincentives.ids import new_id
-from weakincentives.runtime.mailbox import UnsupportedOperationError
+from weakincentives.runtime.mailbox import MailboxError, UnsupportedOperationError
 
 __all__ = ["CREDENTIALS", "REGION", "Cloud", "Ledger", "documented_policies"]
 
@@ -63,10 +63,14 @@ class Ledger:
 
 
 class Cloud:
-    """An endpoint, an administrator who may do anything, and clients that may not."""
+    """An endpoint, an administrator who may do anything, and clients that may not.
 
-    def __init__(self, endpoint: str) -> None:
+    ``replies`` is the endpoint of DynamoDB where an emulator has none.
+    """
+
+    def __init__(self, endpoint: str, *, replies: str = "") -> None:
         self.endpoint = endpoint
+        self.replies_endpoint = replies or endpoint
         self.admin = self._client("sqs")
         self.ledger = Ledger()
         self.sqs = self.ledger.watch(self._client("sqs"))
@@ -93,7 +97,11 @@ class Cloud:
         table = table or f"replies-{new_id()}"
         store: DynamoDBReplyStore[Any] = DynamoDBReplyStore(table, self.dynamodb, **options)
         if table not in self._tables:
-            store.create_table()
+            try:
+                store.create_table()
+            except MailboxError as error:
+                if "UnknownOperation" not in str(error):  # dynalite sweeps nothing
+                    raise
             self._tables.add(table)
         return store
 
@@ -104,7 +112,7 @@ class Cloud:
     def _client(self, service: str, **options: Any) -> Any:
         arguments = {
             "region_name": REGION,
-            "endpoint_url": self.endpoint,
+            "endpoint_url": self.replies_endpoint if service == "dynamodb" else self.endpoint,
             "config": Config(max_pool_connections=50, retries={"max_attempts": 3}),
             **CREDENTIALS,
             **options,

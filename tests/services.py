@@ -104,6 +104,21 @@ def moto_endpoint(run_directory: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def localstack_endpoint(run_directory: Path) -> Iterator[str]:
+    yield from _emulating("LOCALSTACK", run_directory)
+
+
+@pytest.fixture(scope="session")
+def fauxqs_endpoint(run_directory: Path) -> Iterator[str]:
+    yield from _emulating("FAUXQS", run_directory)
+
+
+@pytest.fixture(scope="session")
+def dynalite_endpoint(run_directory: Path) -> Iterator[str]:
+    yield from _emulating("DYNALITE", run_directory)
+
+
+@pytest.fixture(scope="session")
 def shared_ministack(ministack_endpoint: str) -> Any:
     """Clients for tests that count no calls: making them takes longer than such a test."""
     return _servers("testkit.cloud").Cloud(ministack_endpoint)
@@ -112,6 +127,17 @@ def shared_ministack(ministack_endpoint: str) -> Any:
 @pytest.fixture(scope="session")
 def shared_moto(moto_endpoint: str) -> Any:
     return _servers("testkit.cloud").Cloud(moto_endpoint)
+
+
+@pytest.fixture(scope="session")
+def shared_localstack(localstack_endpoint: str, ministack_endpoint: str) -> Any:
+    """LocalStack would need Java for replies, so that these are elsewhere."""
+    return _servers("testkit.cloud").Cloud(localstack_endpoint, replies=ministack_endpoint)
+
+
+@pytest.fixture(scope="session")
+def shared_fauxqs(fauxqs_endpoint: str, dynalite_endpoint: str) -> Any:
+    return _servers("testkit.cloud").Cloud(fauxqs_endpoint, replies=dynalite_endpoint)
 
 
 @pytest.fixture
@@ -124,11 +150,24 @@ def moto(moto_endpoint: str) -> Any:
     return _servers("testkit.cloud").Cloud(moto_endpoint)
 
 
+@pytest.fixture
+def localstack(localstack_endpoint: str, ministack_endpoint: str) -> Any:
+    return _servers("testkit.cloud").Cloud(localstack_endpoint, replies=ministack_endpoint)
+
+
+@pytest.fixture
+def fauxqs(fauxqs_endpoint: str, dynalite_endpoint: str) -> Any:
+    return _servers("testkit.cloud").Cloud(fauxqs_endpoint, replies=dynalite_endpoint)
+
+
 def _emulating(emulator: str, directory: Path) -> Iterator[str]:
     servers = _servers("testkit.servers.aws")
     try:
         with servers.running(getattr(servers, emulator), directory) as endpoint:
             yield endpoint
+    except servers.NoNode as error:
+        # Python, pip and make are enough for this project's tests, also in CI.
+        pytest.skip(f"NOT RUN: {error}")
     except servers.Unavailable as error:
         missing(str(error))
 

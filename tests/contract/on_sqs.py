@@ -1,4 +1,4 @@
-"""SQS and DynamoDB, as two emulators understand them.
+"""SQS and DynamoDB, as several emulators understand them.
 
 ``faults`` lists where an emulator is not like AWS; the tests named there are expected to fail, and
 the day one of them passes the list is wrong.
@@ -95,6 +95,22 @@ class FifoOnMoto(Fifo):
     }
 
 
+class StandardOnLocalStack(Standard):
+    emulator = "localstack"
+
+
+class FifoOnLocalStack(Fifo):
+    emulator = "localstack"
+
+
+class StandardOnFauxqs(Standard):
+    emulator = "fauxqs"
+
+
+class FifoOnFauxqs(Fifo):
+    emulator = "fauxqs"
+
+
 class DynamoDB(Emulated):
     def make_reply_store(self) -> Any:
         return self.cloud.reply_store(f"contract-{new_id()}")
@@ -110,3 +126,7 @@ class DynamoDBOnMoto(DynamoDB):
         ),
         "checks a condition and writes without a lock: two conditional writes may both win a race",
     )
+
+
+class DynamoDBOnDynalite(DynamoDB):
+    emulator = "fauxqs"

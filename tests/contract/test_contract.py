@@ -66,8 +66,13 @@ TABLE = (
     Row("Fifo", on_sqs.Fifo),
     Row("StandardOnMoto", on_sqs.StandardOnMoto, full=True),
     Row("FifoOnMoto", on_sqs.FifoOnMoto, full=True),
+    Row("StandardOnLocalStack", on_sqs.StandardOnLocalStack, full=True),
+    Row("FifoOnLocalStack", on_sqs.FifoOnLocalStack, full=True),
+    Row("StandardOnFauxqs", on_sqs.StandardOnFauxqs, full=True),
+    Row("FifoOnFauxqs", on_sqs.FifoOnFauxqs, full=True),
     Row("DynamoDB", on_sqs.DynamoDB, ReplyStoreContract),
     Row("DynamoDBOnMoto", on_sqs.DynamoDBOnMoto, ReplyStoreContract),
+    Row("DynamoDBOnDynalite", on_sqs.DynamoDBOnDynalite, ReplyStoreContract, full=True),
 )
 
 

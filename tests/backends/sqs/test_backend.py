@@ -1,6 +1,9 @@
 """connect("sqs://…"), the factory, and a queue that others use too."""
 
+import gc
 import json
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from weakincentives.runtime.mailbox import (
     CompositeResolver,
     InvalidParameterError,
     MailboxClosedError,
+    MailboxConnectionError,
     MailboxResolutionError,
     SerializationError,
     UnsupportedOperationError,
@@ -68,6 +72,98 @@ def test_what_sqs_does_not_have_is_refused(ministack: Cloud) -> None:
             backend.mailbox("orders", default_ttl=60)
 
 
+def test_a_url_names_the_field_that_is_the_group(cloud: Cloud) -> None:
+    with connect(url(cloud, prefix=f"p{new_id()}-", create="on", group_by="customer")) as backend:
+        orders = backend.mailbox("orders.fifo")
+        orders.send_batch([{"customer": 7, "n": n} for n in range(2)])
+        orders.send({"customer": "b", "n": 2})
+        orders.send("of no customer")
+        got = [orders.receive(wait_time_seconds=5)[0].body for _ in range(3)]
+        assert sorted(map(str, got)) == sorted(
+            map(str, [{"customer": 7, "n": 0}, {"customer": "b", "n": 2}, "of no customer"])
+        )
+
+
+def test_new_queues_are_made_as_the_url_says(cloud: Cloud) -> None:
+    prefix = f"p{new_id()}-"
+    options = {
+        "create": "true",
+        "retention": "3600",
+        "kms_key": "alias/shop",
+        "tags": "team:shop,env:live",
+        "redrive_to": "dead",
+        "max_receives": "5",
+    }
+    with connect(url(cloud, prefix=prefix, **options)) as backend:
+        for name in ("jobs", "jobs.fifo"):
+            backend.mailbox(name)
+        assert backend.queues() == ["dead", "dead.fifo", "jobs", "jobs.fifo"]
+    for suffix in ("", ".fifo"):
+        queue_url = cloud.admin.get_queue_url(QueueName=f"{prefix}jobs{suffix}")["QueueUrl"]
+        found = cloud.admin.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["All"])
+        attributes = found["Attributes"]
+        assert attributes["MessageRetentionPeriod"] == "3600"
+        assert attributes["KmsMasterKeyId"] == "alias/shop"
+        policy = json.loads(attributes["RedrivePolicy"])
+        assert policy["deadLetterTargetArn"].endswith(f":{prefix}dead{suffix}")
+        assert int(policy["maxReceiveCount"]) == 5
+        tags = cloud.admin.list_queue_tags(QueueUrl=queue_url)["Tags"]
+        assert tags == {"team": "shop", "env": "live"}
+
+
+def test_a_url_names_a_profile_and_an_endpoint_for_replies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile shop]\naws_access_key_id=OFSHOP\naws_secret_access_key=x\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    options = "profile=shop&replies=t&endpoint=http://h:1&replies_endpoint=http://h:2"
+    with connect(f"sqs://eu-west-1?{options}") as backend:
+        opened: Any = backend
+        endpoints = [client.meta.endpoint_url for client in opened._owned]
+        assert endpoints == ["http://h:1", "http://h:2"]
+        for client in opened._owned:
+            assert client._request_signer._credentials.access_key == "OFSHOP"
+    with pytest.raises(MailboxConnectionError, match="ProfileNotFound"):
+        connect("sqs://eu-west-1?profile=nobody")
+
+
+@pytest.mark.parametrize(("text", "creates"), [("on", True), ("YES", True), ("off", False)])
+def test_create_is_on_or_off(text: str, creates: bool) -> None:
+    with connect(f"sqs://eu-west-1?create={text}") as backend:
+        opened: Any = backend
+        assert (opened._new_queues is not None) is creates
+
+
+def test_a_queue_is_asked_for_once_and_a_mailbox_is_kept_by_nobody(cloud: Cloud) -> None:
+    name = f"q-{new_id()}"
+    cloud.queue(name)
+    backend = SQSBackend(cloud.sqs)
+    mailboxes = [weakref.ref(backend.create(name)) for _ in range(5)]
+    assert cloud.ledger.calls["GetQueueUrl"] == 1
+    gc.collect()
+    assert [mailbox() for mailbox in mailboxes] == [None] * 5
+
+
+def test_queues_are_listed_page_by_page(cloud: Cloud) -> None:
+    def small_pages(params: dict[str, Any], **_: Any) -> None:
+        assert params["MaxResults"] == 1000  # told none, SQS returns one page and no token
+        params["MaxResults"] = 2
+
+    cloud.sqs.meta.events.register("provide-client-params.sqs.ListQueues", small_pages)
+    prefix = f"p{new_id()}-"
+    for n in range(5):
+        cloud.queue(f"{prefix}{n}")
+    assert SQSBackend(cloud.sqs, prefix=prefix).queues() == list("01234")
+
+
+def test_one_throttled_queue_does_not_slow_down_the_others() -> None:
+    # Adaptive retries limit the rate of a client, and so of all its queues.
+    with connect("sqs://eu-west-1") as backend:
+        sqs: Any = backend
+        assert sqs._sqs.meta.config.retries["mode"] == "standard"
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -75,6 +171,11 @@ def test_what_sqs_does_not_have_is_refused(ministack: Cloud) -> None:
         ("sqs://eu-west-1/orders", "no path"),
         ("sqs://eu-west-1?prefx=a", "prefx"),
         ("sqs://eu-west-1?endpoint=nonsense", "endpoint"),
+        ("sqs://eu-west-1?create=maybe", "true or false"),
+        ("sqs://eu-west-1?retention=3600", "retention needs create=true"),
+        ("sqs://eu-west-1?create=true&retention=5", "from 60 to 1209600"),
+        ("sqs://eu-west-1?create=true&max_receives=many", "max_receives"),
+        ("sqs://eu-west-1?create=true&tags=team", "name:value"),
     ],
 )
 def test_bad_urls(bad: str, says: str) -> None:

@@ -1,5 +1,7 @@
 """How many API calls things cost, and what happens to entries that fail."""
 
+import asyncio
+import threading
 import time
 from typing import Any
 
@@ -29,9 +31,12 @@ def drain(box: SQSMailbox[Any, Any]) -> list[Any]:
 class Unlucky:
     """A client whose batch calls leave some entries out and say that they failed."""
 
-    def __init__(self, client: Any, times: int, *, sender_fault: bool = False) -> None:
+    def __init__(
+        self, client: Any, times: int, *, code: str = "InternalError", sender_fault: bool = False
+    ) -> None:
         self._client = client
         self._times = times
+        self._code = code
         self._sender_fault = sender_fault
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +50,7 @@ class Unlucky:
             self._times -= 1
             answer = method(QueueUrl=QueueUrl, Entries=lucky) if lucky else {}
             failed = [
-                {"Id": e["Id"], "SenderFault": self._sender_fault, "Code": "InternalError"}
+                {"Id": e["Id"], "SenderFault": self._sender_fault, "Code": self._code}
                 for e in unlucky
             ]
             return {**answer, "Failed": failed}
@@ -168,13 +173,75 @@ def test_settlements_are_tried_again_and_an_outage_is_no_lost_lease(ministack: C
     assert box.receive() == []
 
 
-def test_a_settlement_that_sqs_refuses_is_a_lost_lease(ministack: Cloud) -> None:
-    url = ministack.queue()
-    box: SQSMailbox[Any, Any] = SQSMailbox(url, Unlucky(ministack.sqs, 1, sender_fault=True))
-    SQSMailbox[Any, Any](url, ministack.sqs).send(1)
-    (message,) = box.receive(wait_time_seconds=5)
+@pytest.mark.parametrize(
+    "code", ["ReceiptHandleIsInvalid", "InvalidParameterValue", "MessageNotInflight"]
+)
+def test_a_handle_that_sqs_refuses_is_a_lost_lease(ministack: Cloud, code: str) -> None:
+    message = held(ministack, Unlucky(ministack.sqs, 1, code=code, sender_fault=True))
     with pytest.raises(ReceiptHandleExpiredError):
         message.acknowledge()
+
+
+@pytest.mark.parametrize(
+    ("code", "times"),
+    [
+        ("AccessDenied", 1),
+        ("KmsAccessDenied", 1),
+        ("AWS.SimpleQueueService.KmsThrottled", 4),
+        ("KmsThrottled", 4),
+    ],
+)
+def test_a_settlement_that_fails_otherwise_is_no_lost_lease(
+    cloud: Cloud, code: str, times: int
+) -> None:
+    message = held(cloud, Unlucky(cloud.sqs, times, code=code, sender_fault=True))
+    with pytest.raises(MailboxConnectionError, match=code):
+        message.acknowledge()
+    assert message.acknowledge() is True
+
+
+def held(cloud: Cloud, client: Any) -> Any:
+    """Receive a message with this client."""
+    url = cloud.queue()
+    SQSMailbox[Any, Any](url, cloud.sqs).send(1)
+    (message,) = SQSMailbox[Any, Any](url, client).receive(wait_time_seconds=5)
+    return message
+
+
+def test_the_queues_own_delay_counts_unless_a_message_has_one(cloud: Cloud) -> None:
+    asked: list[list[int | None]] = []
+
+    def note(params: Any, **_: Any) -> None:
+        asked.append([entry.get("DelaySeconds") for entry in params["Entries"]])
+
+    cloud.sqs.meta.events.register("provide-client-params.sqs.SendMessageBatch", note)
+    box: SQSMailbox[Any, Any] = SQSMailbox(cloud.queue(DelaySeconds="900"), cloud.sqs)
+    box.send("later")
+    box.send("sooner", delay_seconds=1)
+    assert asked == [[None], [1]]
+    assert [message.body for message in box.receive(wait_time_seconds=20)] == ["sooner"]
+
+
+def test_an_event_loop_makes_as_many_calls_at_once_as_there_are_connections(
+    ministack: Cloud,
+) -> None:
+    url, together = ministack.queue(), threading.Barrier(40)
+
+    class Gathering:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ministack.sqs, name)
+
+        def send_message_batch(self, **request: Any) -> Any:
+            together.wait(60)
+            return ministack.sqs.send_message_batch(**request)
+
+    box: SQSMailbox[Any, Any] = SQSMailbox(url, Gathering())
+
+    async def main() -> None:
+        await asyncio.gather(*(box.send_async(n) for n in range(40)))
+
+    asyncio.run(main())
+    assert sorted(drain(box)) == list(range(40))
 
 
 def test_the_queues_own_limit_is_asked_for_and_kept_to(ministack: Cloud) -> None:

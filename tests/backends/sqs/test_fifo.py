@@ -1,5 +1,6 @@
 """FIFO queues: order within a group, also across a crash, and ids that are known for a while."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -65,9 +66,33 @@ def test_bad_groups(ministack: Cloud, group: Any) -> None:
         fifo(ministack, message_group_id=group)
 
 
-def test_a_standard_queue_has_no_groups(ministack: Cloud) -> None:
-    with pytest.raises(InvalidParameterError, match="FIFO"):
-        ministack.mailbox(message_group_id="g")
+def groups_of(cloud: Cloud) -> list[str | None]:
+    """Collect the groups of messages that are sent from now on."""
+    groups: list[str | None] = []
+
+    def note(params: Any, **_: Any) -> None:
+        groups.extend(entry.get("MessageGroupId") for entry in params["Entries"])
+
+    cloud.sqs.meta.events.register("provide-client-params.sqs.SendMessageBatch", note)
+    return groups
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+def test_send_names_the_group(cloud: Cloud, suffix: str) -> None:
+    groups = groups_of(cloud)
+    box = cloud.mailbox(f"q-{new_id()}{suffix}", message_group_id=lambda body: body.get("customer"))
+    box.send({"n": 1}, message_group_id="a")
+    asyncio.run(box.send_async({"n": 2}, message_group_id="b"))
+    box.send({"n": 3}, attributes={"message_group_id": "c"})
+    box.send_batch([{"customer": "d"}, {"n": 5}])
+    assert groups == ["a", "b", "c", "d", "wink" if suffix else None]
+    messages = []
+    while len(messages) < 5:
+        messages += box.receive(max_messages=10, wait_time_seconds=5)
+    named = [message for message in messages if message.body.get("n") == 1]
+    assert [dict(message.attributes) for message in named] == [{"message_group_id": "a"}]
+    with pytest.raises(InvalidParameterError, match="message_group_id"):
+        box.send({}, message_group_id="with a space")
 
 
 def test_a_delay_is_refused_with_the_reason(ministack: Cloud) -> None:
@@ -148,3 +173,22 @@ def test_order_within_a_group_holds_across_a_crash(ministack: Cloud) -> None:
         seen += [(message.body, message.delivery_count) for message in messages]
         assert all(box.acknowledge_batch(messages))
     assert seen == [(1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]
+
+
+def test_a_message_with_a_false_header_blocks_nothing(cloud: Cloud) -> None:
+    box = fifo(cloud)
+    cloud.admin.send_message(
+        QueueUrl=cloud.queue(box.name),
+        MessageBody="not base64",
+        MessageAttributes={"wink": {"DataType": "String", "StringValue": '{"x":"base64"}'}},
+        MessageGroupId="wink",
+        MessageDeduplicationId=new_id(),
+    )
+    box.send("behind it")
+    payloads = []
+    while len(payloads) < 2:  # fauxqs hands out one of a group at a time
+        messages = box.receive(max_messages=10, wait_time_seconds=5)
+        payloads += [message.payload for message in messages]
+        assert all(box.acknowledge_batch(messages))
+    assert payloads[0] == b"not base64"
+    assert b"behind it" in payloads[1]

@@ -10,6 +10,7 @@ from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox import (
     MailboxConnectionError,
     ReceiptHandleExpiredError,
+    RegistryResolver,
     UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.testing import driven
@@ -80,6 +81,24 @@ def test_leases_end_at_twelve_hours(ministack: Cloud) -> None:
     clock.advance(HOUR)
     with pytest.raises(ReceiptHandleExpiredError):
         extended.extend_visibility(60)
+
+
+def test_an_extension_that_sqs_cuts_is_not_believed_in_full(cloud: Cloud) -> None:
+    clock = FakeClock()
+    box, replies = cloud.mailbox(clock=clock), cloud.mailbox()
+    box._resolver = RegistryResolver({replies.name: replies})
+    for extend in (
+        lambda message: message.extend_visibility(2 * HOUR),
+        lambda message: box.extend_batch([message], 2 * HOUR),
+    ):
+        box.send(1, reply_to=replies)
+        (message,) = box.receive(visibility_timeout=12 * HOUR, wait_time_seconds=5)
+        clock.advance(11 * HOUR)
+        extend(message)
+        message.reply("in time")
+        clock.advance(HOUR)
+        with pytest.raises(ReceiptHandleExpiredError):
+            message.reply("too late")
 
 
 def test_acknowledged_messages_are_known_to_be_although_the_receive_failed(

@@ -7,6 +7,7 @@ whole suite proves the first half; here is the second.
 from testkit.cloud import Cloud, Ledger, documented_policies
 from weakincentives.contrib.mailbox import SQSMailboxFactory
 from weakincentives.contrib.mailbox.sqs.backend import SQSBackend
+from weakincentives.contrib.mailbox.sqs.new_queues import NewQueues
 from weakincentives.ids import new_id
 
 
@@ -33,11 +34,17 @@ def test_a_worker_uses_all_that_its_policy_allows(ministack: Cloud) -> None:
     assert used.actions == worker["Messages"] | worker["Replies"]
 
 
+def test_encrypted_queues_can_be_sent_to_and_received_from() -> None:
+    # SQS decrypts for who receives, and also needs both to encrypt for who sends.
+    worker, _ = documented_policies()
+    assert worker["Encryption"] == {"kms:Decrypt", "kms:GenerateDataKey"}
+
+
 def test_an_operator_uses_all_that_the_other_policy_allows(ministack: Cloud) -> None:
     used = Ledger()
     used.watch(ministack.dynamodb)
     replies = ministack.reply_store()
-    backend = SQSBackend(used.watch(ministack.client("sqs")), replies, create=True)
+    backend = SQSBackend(used.watch(ministack.client("sqs")), replies, new_queues=NewQueues())
     name = f"q-{new_id()}"
     mailbox = backend.mailbox(name)
     assert name in backend.queues()

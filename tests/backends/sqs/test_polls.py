@@ -1,22 +1,31 @@
 """Long polls: left at once, handed on, and never more threads than promised."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from testkit.cloud import CREDENTIALS, REGION, Cloud
+from testkit.cloud import REGION, Cloud
+from testkit.servers.aws import ENVIRONMENT
 from testkit.waiting import eventually
 from weakincentives.clock import SystemClock
 from weakincentives.contrib.mailbox.contract.driver import background
 from weakincentives.contrib.mailbox.sqs import SQSMailbox
 from weakincentives.contrib.mailbox.sqs.long_polls import MAX_POLLS, LongPollListener, LongPolls
+from weakincentives.contrib.mailbox.sqs.polls_in_progress import (
+    POLLS_IN_PROGRESS,
+    PollInProgress,
+    end_of,
+)
+from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import MailboxError, MailboxResolutionError
 from weakincentives.runtime.mailbox.seam.store import Leased, Leases
 from weakincentives.runtime.mailbox.testing import driven
@@ -28,7 +37,8 @@ class Slow:
     clock = SystemClock()
     look_interval = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, fifo: bool = False) -> None:
+        self.fifo = fifo
         self.answers: SimpleQueue[Leases] = SimpleQueue()
         self.released: list[str] = []
         self.extend_error: Exception | None = None
@@ -52,13 +62,17 @@ def leases(*handles: str) -> Leases:
 
 
 def polls() -> int:
-    """Count the threads that wait at SQS."""
+    """Count the calls that wait at SQS."""
+    return len(POLLS_IN_PROGRESS)
+
+
+def threads() -> int:
     return sum(thread.name == "sqs-long-poll" for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)
 def _nobody_polls() -> None:
-    eventually(lambda: polls() == 0, within=120)
+    eventually(lambda: polls() == 0 and threads() == 0, within=120)
 
 
 def poll_begun(cloud: Cloud) -> None:
@@ -125,8 +139,7 @@ def test_a_hundred_waits_take_few_threads_and_leave_the_executor_free(ministack:
             await box.send_async("now")
         done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert [[m.body for m in task.result()] for task in done] == [["now"]]
-        # The thread that brought it ends just after its successor has begun.
-        await asyncio.to_thread(eventually, lambda: polls() <= MAX_POLLS)
+        assert threads() == MAX_POLLS
         started = time.monotonic()
         box.close()
         assert [await task for task in rest] == [[]] * len(rest)
@@ -183,30 +196,82 @@ def test_a_poll_that_nobody_waits_for_may_fail(ministack: Cloud) -> None:
     eventually(lambda: polls() == 0, within=120)
 
 
-def test_an_interpreter_does_not_wait_for_its_polls(ministack: Cloud) -> None:
-    program = f"""
-import boto3, threading, time
-from weakincentives.contrib.mailbox import SQSMailbox
-client = boto3.client("sqs", region_name={REGION!r}, endpoint_url={ministack.endpoint!r},
-                      **{CREDENTIALS!r})
-box = SQSMailbox({ministack.queue()!r}, client)
+PROGRAM = """
+import sys, threading
+from weakincentives import connect
+from weakincentives.runtime import Worker
+url, queue, how, wait, within = sys.argv[1:]
+backend = connect(url)
+box = backend.mailbox(queue)
+worker = Worker(box, print)
 begun = threading.Event()
-client.meta.events.register("before-call.sqs.ReceiveMessage", lambda **_: begun.set())
-thread = threading.Thread(target=box.receive, kwargs={{"wait_time_seconds": 20}})
+
+def note(request, **_):
+    if b'"WaitTimeSeconds": 0' not in request.body:
+        begun.set()
+
+backend._sqs.meta.events.register("before-send.sqs.ReceiveMessage", note)
+asked = {"visibility_timeout": 600, "wait_time_seconds": int(wait)}
+target = worker.run if how == "shutdown" else box.receive
+thread = threading.Thread(target=target, kwargs=asked)
 thread.start()
 assert begun.wait(120)
-box.close()
+backend.close() if how == "close" else worker.shutdown(timeout=float(within))
 thread.join(120)
-print("closed", flush=True)
+print("stopped", flush=True)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "closed\n"
-        closed = time.monotonic()
-        assert process.wait(120) == 0
-    assert time.monotonic() - closed < 10
+
+
+def exiting(cloud: Cloud, queue: str, how: str, wait: int = 20, within: float = 60) -> Any:
+    """Start a program that stops in the middle of a poll, and is about to exit."""
+    url = f"sqs://{REGION}?endpoint={cloud.endpoint}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, url, queue, how, str(wait), str(within)],
+        env={**os.environ, **ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "stopped\n"
+    return child
+
+
+@pytest.mark.parametrize("how", ["shutdown", "close"])
+def test_what_the_last_poll_of_a_process_leases_is_given_back(cloud: Cloud, how: str) -> None:
+    box = cloud.mailbox()
+    with exiting(cloud, box.name, how) as child:
+        with suppress(subprocess.TimeoutExpired):  # were it to exit now, its poll would go on
+            child.wait(3)
+        box.send("for the next worker")
+        with suppress(TimeoutError):  # the poll leases it before this process can
+            eventually(lambda: box.stats().in_flight == 1, within=3)
+        assert child.wait(120) == 0
+    (message,) = box.receive(wait_time_seconds=20)
+    # The first delivery was to the poll of the process that was about to exit.
+    assert (message.body, message.delivery_count) == ("for the next worker", 2)
+    assert message.acknowledge() is True
+
+
+def test_a_process_exits_when_its_poll_has_ended(ministack: Cloud) -> None:
+    started = time.monotonic()
+    with exiting(ministack, ministack.mailbox().name, "shutdown", wait=2) as child:
+        assert child.wait(120) == 0
+    assert time.monotonic() - started < 60
+
+
+def test_a_process_exits_at_the_deadline_of_its_shutdown(ministack: Cloud) -> None:
+    with exiting(ministack, ministack.mailbox().name, "shutdown", within=0.5) as child:
+        stopped = time.monotonic()
+        assert child.wait(120) == 0
+    assert time.monotonic() - stopped < 10
+
+
+def test_until_when_an_exit_waits() -> None:
+    poll = PollInProgress(20)
+    assert end_of(poll, 0.0) == poll.latest_end
+    assert end_of(poll, poll.began - 1) == poll.latest_end
+    assert end_of(poll, poll.began + 3) == poll.began + 3
+    assert end_of(poll, poll.began + 300) == poll.latest_end
 
 
 def test_a_forked_child_polls_for_itself(ministack: Cloud) -> None:
@@ -268,6 +333,69 @@ def test_a_poll_that_brings_more_than_one_waiter_wants_serves_several() -> None:
     assert sorted(map(len, taken)) == [2, 2]
     eventually(lambda: queue.released == ["e"])
     queue.answers.put(Leases((), at=1.0))
+
+
+def test_what_a_poll_brings_of_a_fifo_queue_has_one_holder() -> None:
+    queue = Slow(fifo=True)
+    line = LongPolls(queue)
+    waiting = [background(wait, line, 1, 30, 10) for _ in range(2)]
+    eventually(lambda: polls() == 2)
+    queue.answers.put(leases("a1", "a2", "a3"))
+    eventually(lambda: queue.released == ["a2", "a3"])
+    assert sum(each.done() for each in waiting) == 1
+    queue.answers.put(leases("a2"))
+    taken = [m.handle for each in waiting for m in each.result(120).messages]
+    assert sorted(taken) == ["a1", "a2"]
+
+
+def test_a_group_has_one_holder_although_a_receive_was_cancelled(cloud: Cloud) -> None:
+    box = cloud.mailbox(f"q-{new_id()}.fifo")
+    gates = [threading.Event(), threading.Event()]
+    calls = iter(gates[:1])
+
+    def late(**_: Any) -> None:
+        # The first poll reaches SQS when all is sent, the others when its messages are handed on.
+        next(calls, gates[1]).wait(60)
+
+    cloud.sqs.meta.events.register("before-send.sqs.ReceiveMessage", late)
+
+    async def main() -> None:
+        first = asyncio.create_task(box.receive_async(max_messages=10, wait_time_seconds=5))
+        await asyncio.to_thread(poll_begun, cloud)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        waiting = [asyncio.create_task(box.receive_async(wait_time_seconds=20)) for _ in range(2)]
+        await box.send_batch_async([1, 2, 3])
+        gates[0].set()
+        done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        (held,) = done.pop().result()
+        assert held.body == 1
+        await asyncio.to_thread(eventually, released)
+        assert not any(task.done() for task in others)
+        await held.acknowledge_async()
+        gates[1].set()
+        (following,) = await others.pop()
+        assert following.body == 2
+        await following.acknowledge_async()
+
+    def released() -> bool:
+        return cloud.ledger.calls["ChangeMessageVisibilityBatch"] == 1
+
+    try:
+        asyncio.run(main())
+    finally:
+        gates[1].set()
+
+
+def test_a_thread_takes_one_poll_after_the_other() -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+    for n in range(20):
+        queue.answers.put(leases(str(n)))
+        assert len(wait(line, 1, 30, 10).messages) == 1
+        assert threads() == 1
 
 
 def test_a_lease_that_cannot_be_made_longer_fails_its_waiter() -> None:

@@ -1,13 +1,17 @@
 """Replies on DynamoDB: conditions, sizes, sweeping, and writes that run twice."""
 
+import asyncio
 import time
 from typing import Any
 
+import botocore.waiter
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from testkit.cloud import Cloud
 from weakincentives.contrib.mailbox.sqs import DynamoDBReplyStore, part_bundles
 from weakincentives.contrib.mailbox.sqs.replies import DynamoDBReplyTable
+from weakincentives.contrib.mailbox.sqs.reply_polls import next_poll
 from weakincentives.contrib.mailbox.testing import FakeClock
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
@@ -15,7 +19,7 @@ from weakincentives.runtime.mailbox import (
     PayloadTooLargeError,
     ReplyState,
 )
-from weakincentives.runtime.mailbox.seam.reply_table import JobStart
+from weakincentives.runtime.mailbox.seam.reply_table import JobStart, ReplyRow
 from weakincentives.runtime.mailbox.testing import driven
 
 # A fake clock must be ahead of the emulator's own, which removes what it takes for expired.
@@ -30,7 +34,7 @@ class Repeating:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if name not in ("put_item", "update_item"):
+        if name not in ("put_item", "update_item", "delete_item"):
             return method
 
         def call(**request: Any) -> Any:
@@ -40,9 +44,51 @@ class Repeating:
         return call
 
 
-@pytest.fixture(params=["ministack", "moto"])
-def cloud(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
+def test_a_reply_that_is_consumed_twice_is_returned(cloud: Cloud) -> None:
+    table = cloud.reply_store()._dynamodb._table
+    store: DynamoDBReplyStore[Any] = DynamoDBReplyStore(table, Repeating(cloud.dynamodb))
+    store.create("a", ttl=60)
+    store.resolve("a", "value")
+    entry = store.consume("a")
+    assert entry is not None
+    assert (entry.value, entry.state) == ("value", ReplyState.RESOLVED)
+    assert store.consume("a") is None
+    assert store.get("a") is None
+
+
+def test_a_consumed_reply_that_was_not_deleted_is_gone(cloud: Cloud) -> None:
+    store = cloud.reply_store()
+    store.create("a", ttl=60)
+    store.resolve("a", "value")
+
+    def cut(**_: Any) -> None:
+        raise EndpointConnectionError(endpoint_url="http://nowhere")
+
+    events = cloud.dynamodb.meta.events
+    events.register("before-call.dynamodb.DeleteItem", cut)
+    entry = store.consume("a")
+    events.unregister("before-call.dynamodb.DeleteItem", cut)
+    assert entry is not None
+    assert entry.value == "value"
+    assert store.get("a") is None
+    assert store.consume("a") is None
+    assert store.resolve("a", "another") is False
+    assert store.delete("a") is False
+
+
+def test_a_table_that_is_not_ready_is_looked_at_every_second(
+    ministack: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(botocore.waiter.time, "sleep", pauses.append)
+
+    def creating(parsed: dict[str, Any], **_: Any) -> None:
+        if len(pauses) < 3:
+            parsed["Table"]["TableStatus"] = "CREATING"
+
+    ministack.dynamodb.meta.events.register("after-call.dynamodb.DescribeTable", creating)
+    ministack.reply_store()
+    assert pauses == [1, 1, 1]
 
 
 def test_a_write_that_runs_twice_is_one_write(cloud: Cloud) -> None:
@@ -61,7 +107,11 @@ def test_a_write_that_runs_twice_is_one_write(cloud: Cloud) -> None:
     assert plain.cancel("b") is False
 
 
-def test_an_item_is_swept_by_ttl_only_after_nobody_can_read_it(cloud: Cloud) -> None:
+@pytest.mark.parametrize("emulator", ["ministack", "moto"])
+def test_an_item_is_swept_by_ttl_only_after_nobody_can_read_it(
+    emulator: str, request: pytest.FixtureRequest
+) -> None:
+    cloud: Cloud = request.getfixturevalue(emulator)
     clock = FakeClock(AHEAD)
     store = cloud.reply_store(clock=clock)
     store.create("a", ttl=10)
@@ -102,6 +152,67 @@ def test_a_reply_that_does_not_fit_into_an_item(cloud: Cloud) -> None:
     with pytest.raises(PayloadTooLargeError, match="DynamoDB"):
         store.resolve("a", "x" * 400 * 1024)
     assert store.resolve("a", "x" * 390 * 1024) is True
+
+
+@pytest.mark.parametrize(("seconds", "reads"), [(0.5, 7), (5, 13), (30, 26)])
+def test_the_longer_a_job_takes_the_rarer_its_reply_is_read(seconds: float, reads: int) -> None:
+    age, count = 0.0, 1
+    while age < seconds:
+        pause = next_poll(age, 0.0)
+        assert pause <= max(0.05, age / 2, 0.0)
+        age, count = age + pause, count + 1
+    assert count == reads
+    assert next_poll(10, 1.0) == 0.75 * next_poll(10, 0.0) == 1.5
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_only_the_last_read_of_a_wait_is_consistent(cloud: Cloud, in_loop: bool) -> None:
+    store, reads = cloud.reply_store(), consistent_reads(cloud)
+    store.create("a", ttl=60)
+    row = waited(store, "a", 0.4, in_loop)
+    assert row is not None
+    assert row.state == ReplyState.PENDING
+    assert reads[-1] is True
+    assert not any(reads[:-1])
+    assert 2 <= len(reads) <= 10
+    store.resolve("a", 1)
+    reads.clear()
+    row = waited(store, "a", 60, in_loop)
+    assert row is not None
+    assert row.state == ReplyState.RESOLVED
+    assert reads == [False]
+
+
+def test_a_reply_that_a_cheap_read_does_not_find_is_asked_for_again(ministack: Cloud) -> None:
+    store, reads = ministack.reply_store(), consistent_reads(ministack)
+    store.create("a", ttl=60)
+    store.resolve("a", 1)
+
+    def not_there_yet(parsed: dict[str, Any], **_: Any) -> None:
+        if not reads[-1]:
+            parsed.pop("Item", None)
+
+    ministack.dynamodb.meta.events.register("after-call.dynamodb.GetItem", not_there_yet)
+    row = waited(store, "a", 60, False)
+    assert row is not None
+    assert row.state == ReplyState.RESOLVED
+    assert reads == [False, True]
+
+
+def consistent_reads(cloud: Cloud) -> list[bool]:
+    """Collect from now on, for each read, whether it is consistent."""
+    reads: list[bool] = []
+
+    def note(params: Any, **_: Any) -> None:
+        reads.append(params["ConsistentRead"])
+
+    cloud.dynamodb.meta.events.register("provide-client-params.dynamodb.GetItem", note)
+    return reads
+
+
+def waited(store: DynamoDBReplyStore[Any], id: str, wait: float, in_loop: bool) -> ReplyRow | None:
+    listener = store._dynamodb.listen(id, in_loop=in_loop)
+    return asyncio.run(listener.get(wait)) if in_loop else driven(listener.get(wait))
 
 
 def test_a_table_is_made_once(cloud: Cloud) -> None:

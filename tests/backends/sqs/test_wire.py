@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.contrib.mailbox.sqs.codec import (
+    MESSAGE_ID,
     METADATA,
     NOT_XML,
     SendEntry,
@@ -200,8 +201,46 @@ def test_a_function_names_the_group_and_it_survives_a_replay() -> None:
     assert to_entry("id-2", to_payload(message)[1]).group == "sku-A1"
 
 
-@pytest.mark.parametrize("group", ["", "a b", "ä", "x" * 129, 7, None])
+@pytest.mark.parametrize("group", ["", "a b", "ä", "x" * 129, 7])
 def test_bad_groups(group: Any) -> None:
     sealer = SQSSealer(Codec(Any), 10**6, lambda body: group)
     with pytest.raises(InvalidParameterError, match="message_group_id"):
         sealer.seal(Envelope(1))
+
+
+odd_text = st.text(st.characters(exclude_categories=())) | st.sampled_from(["base64", "text", ""])
+odd_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats() | odd_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(odd_text, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    odd_text | st.just("base64:!!!!"),
+    st.dictionaries(st.sampled_from("itvrcax"), odd_json).map(json.dumps) | odd_text,
+    odd_text,
+)
+@example("not base64", '{"x":"base64"}', "")
+@example("1", '{"v":1180591620717411303424}', "")
+@example("\ud800", "{}", "")
+@example("1", '{"a":{"k":"\\ud800"}}', "")
+@example("1", "{}", "\ud800")
+def test_nothing_that_a_sender_writes_makes_reading_raise(
+    body: str, metadata: str, attribute: str
+) -> None:
+    message = foreign(
+        body,
+        {
+            METADATA: {"DataType": "String", "StringValue": metadata},
+            "other": {"DataType": "String", "StringValue": attribute},
+        },
+    )
+    id, payload = to_payload(message)
+    assert MESSAGE_ID.fullmatch(id)
+    for declared in (Any, str, Order):
+        sealer = SQSSealer(Codec(declared), 10**6)
+        try:
+            sealer.body(sealer.open(payload))
+        except SerializationError:
+            pass

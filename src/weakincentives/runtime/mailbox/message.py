@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from typing_extensions import TypeVar
 
 from weakincentives.runtime.mailbox.replies.failure import Failed
-from weakincentives.runtime.mailbox.seam.optional_protocols import Answer, ReplyValue
+from weakincentives.runtime.mailbox.seam.optional_protocols import (
+    Answer,
+    ReplyValue,
+    cuts_leases,
+)
 from weakincentives.runtime.mailbox.seam.process_name import process_name
 from weakincentives.runtime.mailbox.seam.reply_table import JobStart, ReplyRow, ReplyState
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Outgoing, Seen
@@ -418,6 +422,9 @@ class Message(Generic[T, R]):
         """Record an extension; raise if the store refused it."""
         if not done:
             self._lose()
+        store = self._mailbox.store
+        if cuts_leases(store):
+            deadline = min(deadline, store.lease_deadline(self._leased.handle))
         self._lease_deadline = deadline
         self._mailbox._publish(LeaseExtended, self.id, seconds)
 

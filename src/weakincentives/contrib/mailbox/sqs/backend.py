@@ -15,24 +15,42 @@ from weakincentives.runtime.mailbox.seam.backend import BaseBackend
 from weakincentives.runtime.mailbox.seam.options import QueueOptions
 from weakincentives.runtime.mailbox.seam.step_threads import STEP_THREADS
 
+from .codec import field_of
 from .connection import open_clients
 from .errors import Place, translated
 from .mailbox import SQSMailbox
-from .queue_names import check_queue_name, find_queue
+from .new_queues import NEW_QUEUE_OPTIONS, NewQueues, new_queues_of
+from .queue_names import QueueUrls
 from .replies import DynamoDBReplyStore
 
 __all__ = ["SQSBackend", "open_backend"]
 
-OPTIONS = {"create", "endpoint", "max_bytes", "prefix", "replies"}
-BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+OPTIONS = {
+    "create",
+    "endpoint",
+    "group_by",
+    "max_bytes",
+    "prefix",
+    "profile",
+    "replies",
+    "replies_endpoint",
+    *NEW_QUEUE_OPTIONS,
+}
+BOOLEANS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+MOST_QUEUES = 1000
+"""How many queues SQS lists in one answer."""
 REGION = re.compile(r"[a-z0-9-]{1,63}")
 
 
 class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | None]):
     """The queues of one account and region; ``prefix`` is put before each name.
 
-    A queue must exist, unless the URL says ``create=true``. ``max_size`` and ``default_ttl`` are
-    refused: SQS does not limit the size of a queue, and each queue has its own retention period.
+    A queue must exist, unless there are settings for ``new_queues``. ``max_size`` and
+    ``default_ttl`` are refused: SQS bounds no queue, and keeps messages for the retention period of
+    the queue.
     """
 
     def __init__(
@@ -41,21 +59,25 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
         replies: DynamoDBReplyStore[Any] | None = None,
         *,
         prefix: str = "",
-        create: bool = False,
+        new_queues: NewQueues | None = None,
+        group_by: str | None = None,
         max_bytes: int | None = None,
         owned: Sequence[Any] = (),
     ) -> None:
         super().__init__(f"sqs://{sqs.meta.region_name}", replies, max_bytes)
         self._sqs = sqs
         self._prefix = prefix
-        self._create = create
+        self._urls = QueueUrls(sqs, prefix)
+        self._new_queues = new_queues
+        self._group = None if group_by is None else field_of(group_by)
         self._owned = owned
 
     def queues(self) -> list[str]:
         """List the queues whose names begin with the prefix, and strip it from the names."""
         with translated(Place("account", "queues", self._sqs.meta.region_name)):
             pages = self._sqs.get_paginator("list_queues").paginate(
-                **({"QueueNamePrefix": self._prefix} if self._prefix else {})
+                MaxResults=MOST_QUEUES,  # told none, SQS stops there and does not say so
+                **({"QueueNamePrefix": self._prefix} if self._prefix else {}),
             )
             urls = [url for page in pages for url in page.get("QueueUrls", [])]
         return sorted(url.rpartition("/")[2].removeprefix(self._prefix) for url in urls)
@@ -82,6 +104,7 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
             reply_type=options.reply_type,
             reply_resolver=options.reply_resolver,
             reply_store=options.reply_store,
+            message_group_id=self._group,
             max_bytes=options.max_bytes,
             name=name,
         )
@@ -93,19 +116,15 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
 
     def _url(self, name: str) -> str:
         try:
-            return find_queue(self._sqs, name, self._prefix)
+            return self._urls.find(name)
         except MailboxResolutionError:
-            if not self._create:
+            if self._new_queues is None:
                 raise
-        queue = check_queue_name(name, self._prefix)
-        attributes = {"FifoQueue": "true"} if queue.endswith(".fifo") else {}
-        with translated(Place("queue", queue, self._sqs.meta.region_name)):
-            made = self._sqs.create_queue(QueueName=queue, Attributes=attributes)
-        return made["QueueUrl"]  # type: ignore[no-any-return]
+        return self._new_queues.create(self._sqs, name, self._prefix)
 
 
 def open_backend(url: str, parts: SplitResult) -> SQSBackend:
-    """Open ``sqs://region[?endpoint=URL&prefix=TEXT&replies=TABLE&create=true&max_bytes=N]``."""
+    """Open ``sqs://region``; docs/aws.md lists the options."""
     if "@" in parts.netloc or parts.path.strip("/") or parts.fragment:
         raise InvalidParameterError(
             f"{redacted(url)!r}: sqs:// takes a region and options, no path and no credentials; "
@@ -116,24 +135,31 @@ def open_backend(url: str, parts: SplitResult) -> SQSBackend:
     create = BOOLEANS.get(options.get("create", "false").lower())
     if create is None:
         raise InvalidParameterError(f"{redacted(url)!r}: create must be true or false")
+    if not create and (useless := sorted(options.keys() & NEW_QUEUE_OPTIONS)):
+        raise InvalidParameterError(
+            f"{redacted(url)!r}: {', '.join(useless)} needs create=true: it is for new queues"
+        )
     region = parts.netloc.lower() or None
     if region is not None and not REGION.fullmatch(region):
         raise InvalidParameterError(
             f"{redacted(url)!r}: write sqs://region, such as sqs://eu-west-1"
         )
     endpoint = options.get("endpoint")
-    services = ["sqs", "dynamodb"] if "replies" in options else ["sqs"]
+    endpoints = {"sqs": endpoint}
+    if "replies" in options:
+        endpoints["dynamodb"] = options.get("replies_endpoint", endpoint)
     try:
-        clients = open_clients(services, region, endpoint)
+        clients = open_clients(endpoints, region, options.get("profile"))
     except ValueError as error:
         raise InvalidParameterError(
-            f"{redacted(url)!r}: endpoint must be the URL of a server"
+            f"{redacted(url)!r}: an endpoint must be the URL of a server"
         ) from error
     return SQSBackend(
         clients[0],
         DynamoDBReplyStore(options["replies"], clients[1]) if "replies" in options else None,
         prefix=options.get("prefix", ""),
-        create=create,
+        new_queues=new_queues_of(options) if create else None,
+        group_by=options.get("group_by"),
         max_bytes=max_bytes,
         owned=clients,
     )

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .errors import THROTTLED, Place, translated
+from .errors import THROTTLED, Place, plain_code, translated
 
 __all__ = ["PER_CALL", "Calls", "Entries", "batches", "in_tens"]
 
@@ -67,4 +67,4 @@ def in_tens(entries: Entries) -> Iterator[Entries]:
 
 
 def _worth_a_retry(fault: dict[str, Any]) -> bool:
-    return not fault.get("SenderFault", False) or fault.get("Code") in THROTTLED
+    return not fault.get("SenderFault", False) or plain_code(fault.get("Code")) in THROTTLED

@@ -17,7 +17,7 @@ from weakincentives.runtime.mailbox.envelope import VERSION, Envelope, JsonSeale
 from weakincentives.runtime.mailbox.errors import InvalidParameterError, SerializationError
 from weakincentives.serde import Codec
 
-__all__ = ["METADATA", "SQSSealer", "SendEntry", "to_entry", "to_payload"]
+__all__ = ["GROUP_ATTRIBUTE", "METADATA", "SQSSealer", "SendEntry", "to_entry", "to_payload"]
 
 METADATA = "wink"
 USER_ATTRIBUTES = 9  # SQS accepts ten, and one is ours
@@ -29,6 +29,8 @@ FOREIGN = 0
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws\.|amazon\.))(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:=-]{1,128}")
+GROUP_ATTRIBUTE = "message_group_id"
+"""The attribute that names the group of its message."""
 GROUP_ID = re.compile(r"[!-~]{1,128}")
 
 BAD_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -115,7 +117,7 @@ class SQSSealer(JsonSealer):
     """A `JsonSealer` that adds the message group, and reads messages of other programs."""
 
     def __init__(
-        self, codec: Codec, max_bytes: int, group: Callable[[Any], str] | None = None
+        self, codec: Codec, max_bytes: int, group: Callable[[Any], str | None] | None = None
     ) -> None:
         super().__init__(codec, max_bytes)
         self._group = group
@@ -124,13 +126,15 @@ class SQSSealer(JsonSealer):
         self._text = codec.declared is str
 
     def seal(self, envelope: Envelope) -> bytes:
-        """Return the envelope as bytes, with the group if a function computes one."""
-        body = envelope.body
+        """Return the envelope as bytes, with its group where a function names it."""
+        body, attributes = envelope.body, envelope.attributes or {}
         payload = super().seal(envelope)
-        if self._group is None:
+        group = attributes.get(GROUP_ATTRIBUTE)
+        if group is None and self._group is not None:
+            group = self._group(body)
+        if group is None:
             return payload
-        group = check_group(self._group(body))
-        return b'{"g":' + msgspec.json.encode(group) + b"," + payload[1:]
+        return b'{"g":' + msgspec.json.encode(check_group(group)) + b"," + payload[1:]
 
     def open(self, payload: bytes) -> Envelope:
         """Decode the headers; if the declared type is str, a body that is not JSON is text."""
@@ -147,6 +151,16 @@ class SQSSealer(JsonSealer):
             if self._text and envelope.version == FOREIGN:
                 return bytes(envelope.body).decode()
             raise
+
+
+def field_of(name: str) -> Callable[[Any], str | None]:
+    """Return a function that reads the group of a message from a field of its body."""
+
+    def group(body: Any) -> str | None:
+        value = body.get(name) if isinstance(body, Mapping) else getattr(body, name, None)
+        return None if value is None else str(value)
+
+    return group
 
 
 def check_group(value: object) -> str:
@@ -213,7 +227,8 @@ def _parted(attributes: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
 
 def _text_of(attribute: Mapping[str, Any]) -> str:
     if "StringValue" in attribute:
-        return str(attribute["StringValue"])
+        # Half of a surrogate pair is text to Python, and to nobody else.
+        return str(attribute["StringValue"]).encode(errors="replace").decode()
     return b64encode(attribute.get("BinaryValue", b"")).decode()
 
 
@@ -227,7 +242,7 @@ def _metadata(written: str | None) -> Metadata | None:
 def _joined(
     received: Mapping[str, Any], metadata: Metadata, attributes: Mapping[str, str]
 ) -> bytes:
-    body: bytes = received["Body"].encode()
+    body: bytes = received["Body"].encode(errors="surrogatepass")
     if metadata.raw == "base64":
         try:
             return b64decode(body.removeprefix(b"base64:"), validate=True)

@@ -14,7 +14,15 @@ from weakincentives.runtime.mailbox.errors import (
     MailboxResolutionError,
 )
 
-__all__ = ["BatchPartlySentError", "Place", "code_of", "translate", "translated"]
+__all__ = [
+    "LEASE_ENDED",
+    "BatchPartlySentError",
+    "Place",
+    "code_of",
+    "plain_code",
+    "translate",
+    "translated",
+]
 
 MISSING = {"NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException"}
 DENIED = {"AccessDenied", "AccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException"}
@@ -31,7 +39,15 @@ BAD_CREDENTIALS = {
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 }
+LEASE_ENDED = {
+    "InvalidParameterValue",
+    "MessageNotInflight",
+    "ReceiptHandleIsInvalid",
+}
+"""How SQS refuses a handle; an entry that fails otherwise says nothing about its lease."""
 THROTTLED = {
+    "KMS.ThrottlingException",
+    "KmsThrottled",
     "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
     "RequestThrottled",
@@ -92,9 +108,12 @@ def translated(place: Place) -> Iterator[None]:
 
 def code_of(error: boto.ClientError) -> str:
     """Return the error code without the prefix that only some protocols have."""
-    return str(error.response.get("Error", {}).get("Code", "")).removeprefix(
-        "AWS.SimpleQueueService."
-    )
+    return plain_code(error.response.get("Error", {}).get("Code"))
+
+
+def plain_code(code: object) -> str:
+    """Return an error code without that prefix."""
+    return str(code or "").removeprefix("AWS.SimpleQueueService.")
 
 
 def translate(error: Exception, place: Place) -> MailboxError:

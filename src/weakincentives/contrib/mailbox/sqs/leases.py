@@ -51,6 +51,12 @@ class HeldLeases:
             found = [self._leases.get(handle) for handle in handles]
         return [held if held is not None and now < held.until else None for held in found]
 
+    def until(self, handle: str) -> float:
+        """Return when a lease ends; one that is not held has ended."""
+        with self._lock:
+            held = self._leases.get(handle)
+        return float("-inf") if held is None else held.until
+
     def prolong(self, handle: str, until: float) -> None:
         """Change when a lease ends."""
         with self._lock:

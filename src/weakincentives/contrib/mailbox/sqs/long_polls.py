@@ -1,8 +1,9 @@
 """Long polls of SQS, in threads of their own that no consumer has to wait for.
 
-A ReceiveMessage in flight cannot be cancelled. So a consumer does not make the call itself: it
-joins a line of waiters, and may leave it at any time. The polls of the queue serve the line. A poll
-whose waiter has left serves the next one; if the line is empty, its messages are given back.
+A ReceiveMessage in flight cannot be called off. So whoever waits does not make the call but stands
+in line for what the polls of its queue bring, and may leave at once. A poll that is left behind
+serves whoever comes next; what it brings to an empty line is given back, also by a process that
+is about to exit.
 """
 
 import asyncio
@@ -11,12 +12,16 @@ import time
 from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Protocol
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
 
 from weakincentives.clock import Clock
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Leases
+
+from .polls_in_progress import POLLS_IN_PROGRESS
 
 __all__ = ["MAX_POLLS", "LongPollListener", "LongPolls", "poll_seconds"]
 
@@ -30,6 +35,9 @@ ROUND_TRIP = 1.0
 
 SHORTEST_POLL = 0.5
 
+IDLE_THREAD_SECONDS = 1.0
+"""A thread waits this long for its next poll: starting one costs as much as a quick call."""
+
 
 def poll_seconds(wait: float, longest: int) -> int:
     """Return how long SQS should wait: whole seconds, at least one."""
@@ -41,6 +49,7 @@ class PolledQueue(Protocol):
 
     clock: Clock
     look_interval: float
+    fifo: bool
 
     def receive(self, count: int, seconds: float, wait: int) -> Leases: ...
 
@@ -65,6 +74,14 @@ class Waiter:
         return self.deadline - time.monotonic()
 
 
+class Poll(NamedTuple):
+    """What one call asks SQS for."""
+
+    most: int
+    seconds: float
+    wait: int
+
+
 class LongPolls:
     """The waiters of one queue in line, and the polls that serve them."""
 
@@ -73,6 +90,7 @@ class LongPolls:
         self._lock = threading.Lock()
         self._line: list[Waiter] = []
         self._polls = 0
+        self._idle: list[SimpleQueue[Poll]] = []
 
     def join(self, waiter: Waiter) -> None:
         """Join the line, and start a poll if needed."""
@@ -97,35 +115,55 @@ class LongPolls:
         if not self.leave(waiter):
             waiter.future.add_done_callback(self._give_back_later)
 
-    def _start_polls(self) -> None:
-        """Start polls until each waiter has one, up to the limit; the caller holds the lock."""
-        while self._polls < min(len(self._line), MAX_POLLS):
+    def _staff(self) -> None:
+        """Start a poll for everyone in the line who has none; the lock is held."""
+        while self._polls < min(len(self._line), MAX_POLLS) and not POLLS_IN_PROGRESS.exiting:
             waiter = self._line[self._polls]
             wait = poll_seconds(waiter.remaining(), int(self._queue.look_interval))
-            threading.Thread(
-                target=self._poll,
-                args=(waiter.count, waiter.seconds, wait),
-                name="sqs-long-poll",
-                daemon=True,
-            ).start()
+            poll = Poll(waiter.count, waiter.seconds, wait)
+            if self._idle:
+                self._idle.pop().put(poll)
+            else:
+                threading.Thread(
+                    target=self._take_polls, args=(poll,), name="sqs-long-poll", daemon=True
+                ).start()
             self._polls += 1
 
-    def _poll(self, count: int, seconds: float, wait: int) -> None:
-        started = time.monotonic()
+    def _take_polls(self, poll: Poll) -> None:
+        """Poll until there is nothing to poll for; a thread runs this."""
+        polls: SimpleQueue[Poll] = SimpleQueue()
+        while True:
+            self._poll(poll)
+            with self._lock:
+                self._polls -= 1
+                self._idle.append(polls)
+                with suppress(RuntimeError):  # no more threads, but this one goes on
+                    self._staff()
+            try:
+                poll = polls.get(timeout=IDLE_THREAD_SECONDS)
+            except Empty:
+                with self._lock:
+                    if polls in self._idle:
+                        self._idle.remove(polls)
+                        return
+                poll = polls.get()
+
+    def _poll(self, poll: Poll) -> None:
+        in_progress = POLLS_IN_PROGRESS.begin(poll.wait)
         try:
-            leases = self._queue.receive(count, seconds, wait)
+            leases = self._queue.receive(poll.most, poll.seconds, poll.wait)
+            early = in_progress.began + poll.wait - time.monotonic()
+            if not leases.messages and early > SHORTEST_POLL:
+                # A server that does not wait must not be asked without end.
+                in_progress.over.wait(min(early, 1))
+            self._deliver(leases, poll.seconds)
         except BaseException as error:  # noqa: BLE001 - raised again by those who wait
             self._fail(error)
-            return
-        early = started + wait - time.monotonic()
-        if not leases.messages and early > SHORTEST_POLL:
-            # A server that answers without waiting must not be asked in a tight loop.
-            time.sleep(min(early, 1))
-        self._deliver(leases, seconds)
+        finally:
+            POLLS_IN_PROGRESS.end(in_progress)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
-            self._polls -= 1
             told, self._line = self._line, []
         if not told:
             logger.info("a long poll that nobody waited for failed: %s", error)
@@ -142,17 +180,17 @@ class LongPolls:
         for waiter, part in served:
             self._serve(waiter, leases._replace(messages=part), seconds)
         self._give_back(messages)
-        with self._lock:
-            self._polls -= 1
-            self._start_polls()
 
     def _shared_out(self, messages: list[Leased]) -> list[tuple[Waiter, list[Leased]]]:
         """Take from the line whoever gets some of the messages; the lock is held."""
         served: list[tuple[Waiter, list[Leased]]] = []
-        while messages and self._line:
+        # A process that exits has nobody left who could handle them.
+        while messages and self._line and not POLLS_IN_PROGRESS.exiting:
             waiter = self._line.pop(0)
             served.append((waiter, messages[: waiter.count]))
             del messages[: waiter.count]
+            if self._queue.fifo:
+                break  # the messages of a group must not have two holders
         return served
 
     def _over(self) -> list[Waiter]:
@@ -191,9 +229,20 @@ class LongPolls:
             )
 
     def _give_back_later(self, future: "Future[Leases]") -> None:
-        if future.exception() is None:
-            messages = future.result().messages
-            threading.Thread(target=self._give_back, args=(messages,), daemon=True).start()
+        if future.exception() is not None:
+            return
+        messages, in_progress = future.result().messages, POLLS_IN_PROGRESS.begin(0)
+
+        def give_back() -> None:
+            try:
+                self._give_back(messages)
+            finally:
+                POLLS_IN_PROGRESS.end(in_progress)
+
+        try:
+            threading.Thread(target=give_back, daemon=True).start()
+        except RuntimeError:  # no more threads, or the process exits
+            give_back()
 
 
 class LongPollListener:

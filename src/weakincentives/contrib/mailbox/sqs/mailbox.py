@@ -1,6 +1,6 @@
 """Mailboxes on SQS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from weakincentives.clock import Clock
 from weakincentives.dispatch import Dispatcher
 from weakincentives.runtime.mailbox import (
-    InvalidParameterError,
+    Mailbox,
     MailboxResolver,
     MailboxStats,
     ReplyStore,
@@ -18,16 +18,14 @@ from weakincentives.runtime.mailbox.mailbox import MailboxOptions, StoreMailbox
 from weakincentives.runtime.mailbox.seam.store import QueueStats
 from weakincentives.serde import Codec
 
-from .codec import SQSSealer, check_group
-from .queue_names import find_queue
+from .codec import GROUP_ATTRIBUTE, SQSSealer, check_group
+from .queue_names import QueueUrls
 from .store import DEAD_LETTER_ROOM, LARGEST, SQSStore
 
 __all__ = ["SQSMailbox", "SQSMailboxFactory", "SQSStats"]
 
 T = TypeVar("T")
 R = TypeVar("R", default=None)
-
-ONE_GROUP = "wink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,12 @@ class SQSStats(MailboxStats):
 class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
     """A `Mailbox` on an SQS queue that exists, Standard or FIFO as its URL says.
 
-    On a FIFO queue ``message_group_id`` is the group of all messages, or a function from a body to
-    its group. By default the whole queue is one group, in strict order, one batch at a time.
-    ``max_bytes`` is the size of the largest message. The default is a little below SQS's own 1 MiB,
-    so that every message fits into a queue on SQS as a dead letter too. ``docs/aws.md`` says what
-    SQS does not promise.
+    ``message_group_id`` is the group of all messages, or a function from a body to its group; a
+    message with an attribute of that name is in that group instead. By default a FIFO queue is one
+    group, in strict order, one batch at a time, and a Standard queue has no groups.
+    ``max_bytes`` bounds a message: unless said otherwise, a little below SQS's own 1 MiB, so that
+    what can be sent can be dead-lettered, with the evidence, into a queue on SQS.
+    ``docs/aws.md`` says what SQS does not promise.
     """
 
     def __init__(
@@ -57,28 +56,23 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
         reply_type: Any = None,
         reply_resolver: MailboxResolver | None = None,
         reply_store: ReplyStore[Any] | None = None,
-        message_group_id: str | Callable[[Any], str] | None = None,
+        message_group_id: str | Callable[[Any], str | None] | None = None,
         max_bytes: int | None = None,
         name: str | None = None,
         dispatcher: Dispatcher | None = None,
         clock: Clock | None = None,
     ) -> None:
         by_body = message_group_id if callable(message_group_id) else None
-        value = ONE_GROUP if message_group_id is None else message_group_id
-        group = None if by_body else check_group(value)
+        fixed = None if by_body else message_group_id
         store = SQSStore(
             queue_url,
             client,
             name=name,
-            group=group,
+            group=None if fixed is None else check_group(fixed),
             ordered=by_body is None,
             max_bytes=LARGEST - DEAD_LETTER_ROOM if max_bytes is None else max_bytes,
             clock=clock,
         )
-        if message_group_id is not None and not store.fifo:
-            raise InvalidParameterError(
-                f"message_group_id is for FIFO queues; {store.name!r} is a Standard queue"
-            )
 
         def sealer_for(declared: Any) -> SQSSealer:
             return SQSSealer(Codec(declared), store.limits.max_bytes, by_body)
@@ -86,6 +80,44 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
         options = MailboxOptions(body_type, reply_type, reply_resolver, reply_store, dispatcher)
         super().__init__(store, sealer_for, options)
         self._queue = store
+
+    def send(
+        self,
+        body: T,
+        *,
+        delay_seconds: float = 0,
+        reply_to: Mailbox[R, None] | None = None,
+        attributes: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        message_group_id: str | None = None,
+    ) -> str:
+        """Store a message, in a group if one is named, and return its id."""
+        return super().send(
+            body,
+            delay_seconds=delay_seconds,
+            reply_to=reply_to,
+            attributes=_grouped(attributes, message_group_id),
+            message_id=message_id,
+        )
+
+    async def send_async(
+        self,
+        body: T,
+        *,
+        delay_seconds: float = 0,
+        reply_to: Mailbox[R, None] | None = None,
+        attributes: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        message_group_id: str | None = None,
+    ) -> str:
+        """Do what `send` does."""
+        return await super().send_async(
+            body,
+            delay_seconds=delay_seconds,
+            reply_to=reply_to,
+            attributes=_grouped(attributes, message_group_id),
+            message_id=message_id,
+        )
 
     def stats(self) -> SQSStats:
         """Count the messages by state, approximately; includes the redrive policy."""
@@ -99,6 +131,13 @@ class SQSMailbox(StoreMailbox[T, R], Generic[T, R]):
         return SQSStats(*counts, self._queue.redrive_policy)
 
 
+def _grouped(attributes: Mapping[str, str] | None, group: str | None) -> Mapping[str, str] | None:
+    """Return the attributes of a message with its group."""
+    if group is None:
+        return attributes
+    return {**(attributes or {}), GROUP_ATTRIBUTE: check_group(group)}
+
+
 class SQSMailboxFactory:
     """Makes mailboxes from the names of queues; ``prefix`` is put before each name.
 
@@ -108,11 +147,8 @@ class SQSMailboxFactory:
 
     def __init__(self, client: Any, *, prefix: str = "") -> None:
         self._client = client
-        self._prefix = prefix
-        self._urls: dict[str, str] = {}
+        self._urls = QueueUrls(client, prefix)
 
     def create(self, identifier: str) -> SQSMailbox[Any, None]:
         """Return a mailbox of the queue of this name, which must exist."""
-        if identifier not in self._urls:
-            self._urls[identifier] = find_queue(self._client, identifier, self._prefix)
-        return SQSMailbox(self._urls[identifier], self._client, name=identifier)
+        return SQSMailbox(self._urls.find(identifier), self._client, name=identifier)

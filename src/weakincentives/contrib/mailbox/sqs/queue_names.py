@@ -8,7 +8,7 @@ from weakincentives.runtime.mailbox.errors import InvalidParameterError
 
 from .errors import Place, translated
 
-__all__ = ["check_queue_name", "find_queue", "queue_name", "url_region"]
+__all__ = ["QueueUrls", "check_queue_name", "queue_name", "url_region"]
 
 QUEUE_NAME = re.compile(r"(?=.{1,80}\Z)[A-Za-z0-9_-]+(?:\.fifo)?")
 AWS_HOST = re.compile(
@@ -45,8 +45,18 @@ def url_region(queue_url: str) -> str | None:
     return (found[1] or found[2]) if found else None
 
 
-def find_queue(client: Any, name: str, prefix: str = "") -> str:
-    """Ask SQS for the URL of a queue."""
-    queue = check_queue_name(name, prefix)
-    with translated(Place("queue", queue, client.meta.region_name)):
-        return client.get_queue_url(QueueName=queue)["QueueUrl"]  # type: ignore[no-any-return]
+class QueueUrls:
+    """The URLs of queues by their names, each asked for once; ``prefix`` goes before a name."""
+
+    def __init__(self, client: Any, prefix: str = "") -> None:
+        self._client = client
+        self._prefix = prefix
+        self._known: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        """Return the URL of a queue, which must exist."""
+        queue = check_queue_name(name, self._prefix)
+        if queue not in self._known:
+            with translated(Place("queue", queue, self._client.meta.region_name)):
+                self._known[queue] = self._client.get_queue_url(QueueName=queue)["QueueUrl"]
+        return self._known[queue]

@@ -14,6 +14,7 @@ What is kept of the parts is described in `part_bundles`.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 from botocore.exceptions import ClientError
@@ -23,9 +24,9 @@ from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.errors import (
     InvalidParameterError,
     MailboxConnectionError,
+    MailboxError,
     PayloadTooLargeError,
 )
-from weakincentives.runtime.mailbox.replies.foreign import PollingReplyListener
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.reply_table import (
@@ -37,8 +38,10 @@ from weakincentives.runtime.mailbox.seam.reply_table import (
     ReplyState,
 )
 
+from .connection import use_step_threads
 from .errors import Place, code_of, translated
 from .part_bundles import Item, PartBundles, Refused, key_of, number, number_in
+from .reply_polls import ReplyPolls
 
 __all__ = ["DynamoDBReplyStore", "DynamoDBReplyTable"]
 
@@ -49,6 +52,9 @@ MOST_TRIES = 10
 LARGEST_ITEM = 400 * 1024
 REST_OF_ITEM = 1024
 """Room for everything in an item but the value."""
+
+CONSUMED = "consumed"
+"""The state of an item that was read and is about to be deleted."""
 
 OF_ONE_SENDING = (
     *("payload", "resolved", "lingers", "keep", "keeps", "kept"),
@@ -71,7 +77,7 @@ IS_LATEST = (
 
 
 class DynamoDBReplyTable:
-    """One item for each reply; every write is conditional, every read consistent.
+    """One item for each reply; every write is conditional.
 
     DynamoDB shows no clock, so expiry is judged by the clock of whoever asks.
     """
@@ -82,7 +88,8 @@ class DynamoDBReplyTable:
     def __init__(self, table_name: str, client: Any, clock: Clock | None = None) -> None:
         self._table = table_name
         self.backend_key = self._client = client
-        self._clock: Clock = clock if clock is not None else SystemClock()
+        use_step_threads(client)
+        self.clock: Clock = clock if clock is not None else SystemClock()
         self._place = Place("table", table_name, client.meta.region_name)
         self._bundles = PartBundles(self._call)
 
@@ -90,7 +97,7 @@ class DynamoDBReplyTable:
         self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
     ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        opened = _opened(self._clock.time(), ttl, owner, keep)
+        opened = _opened(self.clock.time(), ttl, owner, keep)
         return self._write(
             "put_item",
             {
@@ -103,7 +110,7 @@ class DynamoDBReplyTable:
 
     async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
         """Make a reply pending again, for a message that is replayed."""
-        now = self._clock.time()
+        now = self.clock.time()
         opened = _opened(now, ttl, owner, keep)
         removed = [name for name in OF_ONE_SENDING if name not in opened]
         return self._write(
@@ -127,7 +134,7 @@ class DynamoDBReplyTable:
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         """Record that a worker has received the message, and return the row."""
-        now = self._clock.time()
+        now = self.clock.time()
         names = ("state", "owner", "handle", "worker", "deliveries", "started", "series")
         request = {
             "Key": key_of(id),
@@ -173,7 +180,7 @@ class DynamoDBReplyTable:
                 f"{self._place}: the reply has {len(payload)} bytes, DynamoDB takes "
                 f"{LARGEST_ITEM - REST_OF_ITEM}; reply with a reference to it instead"
             )
-        now = self._clock.time()
+        now = self.clock.time()
         return self._change(
             id,
             "SET #state = :state, payload = :payload, resolved = :now, "
@@ -193,33 +200,42 @@ class DynamoDBReplyTable:
             id,
             "SET #state = :cancelled, lingers = :now + if_not_exists(keeps, :zero)",
             {":cancelled": {"S": ReplyState.CANCELLED.value}, ":zero": number(0)},
-            self._clock.time(),
+            self.clock.time(),
         )
 
     async def get(self, id: str) -> ReplyRow | None:
         """Look at a reply."""
-        item = self._item(id)
-        return None if item is None else _row(item, self._clock.time())
+        return await self.read(id, consistent=True)
+
+    async def read(self, id: str, *, consistent: bool) -> ReplyRow | None:
+        """Look at a reply; if that need not be consistent, it costs half and may be late."""
+        item = self._item(id, consistent=consistent)
+        return None if item is None else _row(item, self.clock.time())
 
     async def consume(self, id: str) -> ReplyRow | None:
         """Return and remove a resolved reply, to one caller only."""
-        now = self._clock.time()
+        now = self.clock.time()
         request = {
             "Key": key_of(id),
-            "ConditionExpression": IS_RESOLVED,
-            "ExpressionAttributeNames": {"#state": "state"},
+            # Marked before it is deleted: a delete that is repeated finds nothing to return.
+            "UpdateExpression": "SET #state = :consumed, #by = :by",
+            "ConditionExpression": f"({IS_RESOLVED}) OR #by = :by",
+            "ExpressionAttributeNames": {"#state": "state", "#by": "by"},
             "ExpressionAttributeValues": {
                 ":resolved": {"S": ReplyState.RESOLVED.value},
+                ":consumed": {"S": CONSUMED},
                 ":now": number(now),
+                ":by": {"S": new_id()},
             },
-            "ReturnValues": "ALL_OLD",
+            "ReturnValues": "ALL_NEW",
         }
         try:
-            item = self._call("delete_item", request)["Attributes"]
+            item = self._call("update_item", request)["Attributes"]
         except Refused:
             return None
-        self._bundles.remove(item)
-        return _row(item, now)
+        with suppress(MailboxError):  # it has been read, and expires by itself
+            self._delete({"Key": key_of(id)})
+        return _row({**item, "state": {"S": ReplyState.RESOLVED.value}}, now)
 
     async def delete(self, id: str) -> bool:
         """Remove the reply; False if there was none."""
@@ -235,7 +251,7 @@ class DynamoDBReplyTable:
             "ConsistentRead": True,
             "ProjectionExpression": "id",
             "FilterExpression": IS_OVER,
-            "ExpressionAttributeValues": {":now": number(self._clock.time())},
+            "ExpressionAttributeValues": {":now": number(self.clock.time())},
         }
         ids: list[str] = []
         while len(ids) < limit:
@@ -252,7 +268,7 @@ class DynamoDBReplyTable:
 
     def listen(self, id: str, *, in_loop: bool = False) -> ReplyListener:
         """Return a listener that asks again and again."""
-        return PollingReplyListener(self, id, in_loop=in_loop)
+        return ReplyPolls(self, id, in_loop=in_loop)
 
     def create_table(self) -> None:
         """Create the table, paid by request, with its TTL; one that exists is left as it is."""
@@ -267,7 +283,10 @@ class DynamoDBReplyTable:
             except ClientError as error:
                 if code_of(error) != "ResourceInUseException":
                     raise
-            self._client.get_waiter("table_exists").wait(TableName=self._table)
+            # A second between two looks: the waiter's own pause is twenty.
+            self._client.get_waiter("table_exists").wait(
+                TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 300}
+            )
             described = self._client.describe_time_to_live(TableName=self._table)
             if described["TimeToLiveDescription"].get("TimeToLiveStatus") in (None, "DISABLED"):
                 self._client.update_time_to_live(
@@ -303,7 +322,7 @@ class DynamoDBReplyTable:
     def _delete_if_over(self, id: str) -> bool:
         over = {
             "ConditionExpression": IS_OVER,
-            "ExpressionAttributeValues": {":now": number(self._clock.time())},
+            "ExpressionAttributeValues": {":now": number(self.clock.time())},
         }
         try:
             return self._delete({"Key": key_of(id), **over})
@@ -315,12 +334,12 @@ class DynamoDBReplyTable:
         if item is None:
             return False
         self._bundles.remove(item)
-        return True
+        return bool(item["state"]["S"] != CONSUMED)
 
     def _emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
         for _ in range(MOST_TRIES):
             item = self._item(id)
-            row = None if item is None else _row(item, self._clock.time())
+            row = None if item is None else _row(item, self.clock.time())
             if item is None or row is None or row.start is None:
                 return False
             if row.start.handle != handle or not row.is_awaited_from(owner):
@@ -329,10 +348,10 @@ class DynamoDBReplyTable:
                 return True
         raise MailboxConnectionError(f"{self._place}: a part of reply {id} could not be written")
 
-    def _item(self, id: str) -> Item | None:
-        request = {"Key": key_of(id), "ConsistentRead": True}
+    def _item(self, id: str, *, consistent: bool = True) -> Item | None:
+        request = {"Key": key_of(id), "ConsistentRead": consistent}
         found: Item | None = self._call("get_item", request).get("Item")
-        return found
+        return None if found is None or found["state"]["S"] == CONSUMED else found
 
     def _write(self, method: str, request: dict[str, Any]) -> bool:
         try:

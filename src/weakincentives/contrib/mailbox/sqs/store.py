@@ -31,7 +31,8 @@ from weakincentives.runtime.mailbox.seam.store import (
 
 from .batch_calls import PER_CALL, Calls, Entries, batches, in_tens
 from .codec import SendEntry, to_entry, to_payload
-from .errors import BatchPartlySentError, Place
+from .connection import use_step_threads
+from .errors import LEASE_ENDED, BatchPartlySentError, Place, plain_code
 from .leases import LONGEST_LEASE, HeldLease, HeldLeases
 from .long_polls import LongPollListener, LongPolls
 from .queue_names import queue_name, url_region
@@ -49,6 +50,8 @@ SAFE_CALL = 256 * 1024
 SMALLEST_LIMIT = 1024
 """No queue can be set to refuse a message of this size."""
 LONGEST_POLL = 20
+ONE_GROUP = "wink"
+"""The group of messages that are in no other, on a FIFO queue."""
 MOST_IN_FLIGHT = 120_000
 
 
@@ -115,7 +118,8 @@ class SQSStore:
         patience = getattr(client.meta.config, "read_timeout", None) or LONGEST_POLL + 1
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
         self.backend_key = self._client = client
-        self._group = group
+        use_step_threads(client)
+        self._group = ONE_GROUP if group is None and self.fifo else group
         self._place = Place("queue", queue, client.meta.region_name, url_region(queue_url))
         self._calls = Calls(queue_url, self._place)
         self._held = HeldLeases()
@@ -210,6 +214,10 @@ class SQSStore:
             self._client.change_message_visibility_batch, handles, seconds, keep=True
         )
 
+    def lease_deadline(self, handle: str) -> float:
+        """Return when a lease ends, twelve hours after the receive at the latest."""
+        return self._held.until(handle)
+
     async def purge(self) -> int:
         """Remove every message; return SQS's approximate count."""
         before = await self.stats()
@@ -279,10 +287,12 @@ class SQSStore:
                 for name, value in entry.attributes.items()
             },
         }
+        group = entry.group or self._group
+        if group is not None:
+            request["MessageGroupId"] = group
         if self.fifo:
-            request["MessageGroupId"] = entry.group or self._group or message.id
             request["MessageDeduplicationId"] = message.id
-        else:
+        elif message.delay:  # or else the queue's own delay counts
             request["DelaySeconds"] = math.ceil(message.delay)
         return request
 
@@ -311,7 +321,7 @@ class SQSStore:
         for batch in in_tens(entries):
             failed = self._calls.batch(method, batch)
             for n, entry in batch.items():
-                if n in failed and not failed[n].get("SenderFault", True):
+                if n in failed and plain_code(failed[n].get("Code")) not in LEASE_ENDED:
                     raise MailboxConnectionError(
                         f"{self._place} could not settle a message: {failed[n].get('Code')}"
                     )

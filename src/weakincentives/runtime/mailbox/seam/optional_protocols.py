@@ -11,6 +11,7 @@ __all__ = [
     "AnswerCarrier",
     "Canceller",
     "IdKeeper",
+    "LeaseCutter",
     "LeaseKeeperMaker",
     "LeaseState",
     "NewReply",
@@ -21,6 +22,7 @@ __all__ = [
     "can_carry",
     "can_make_lease_keepers",
     "can_make_replies",
+    "cuts_leases",
     "keeps_ids",
 ]
 
@@ -92,6 +94,19 @@ class Canceller(Store, Protocol):
 def can_cancel(store: Store) -> TypeGuard[Canceller]:
     """Return whether a Store can cancel single messages."""
     return store.capabilities.cancels
+
+
+class LeaseCutter(Store, Protocol):
+    """A Store whose leases end at a certain age, however far they are extended."""
+
+    def lease_deadline(self, handle: str) -> float:
+        """Return when a lease ends, on the store's monotonic clock."""
+        ...
+
+
+def cuts_leases(store: Store) -> TypeGuard[LeaseCutter]:
+    """Return whether a Store may extend a lease by less than it was asked to."""
+    return hasattr(store, "lease_deadline")
 
 
 class ReplyMaker(Store, Protocol):

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -20,7 +21,10 @@ __all__ = ["STEP_THREADS", "StepThreads", "call_in_thread", "hop"]
 V = TypeVar("V")
 
 MOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
-"""Threads for each backend, started as they are needed: as many as an event loop has by default."""
+"""Threads for each backend, started as they are needed: as many as an event loop has by default.
+
+A backend whose calls take long, over the internet, asks for more with `StepThreads.allow`.
+"""
 
 
 class StepExecutor(ThreadPoolExecutor):
@@ -44,7 +48,13 @@ class StepThreads:
     """Executors by backend. Their threads end when the backend is gone, or is released."""
 
     def __init__(self) -> None:
+        self._most: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self.reset()
+
+    def allow(self, backend: object, threads: int) -> None:
+        """Let a backend have this many threads, if that is more than the usual number."""
+        with suppress(TypeError):  # a kind that cannot be referred to weakly
+            self._most[backend] = threads
 
     def reset(self) -> None:
         """Begin without threads, as a forked child must."""
@@ -66,7 +76,8 @@ class StepThreads:
                 beside = self._of.setdefault(backend, WeakKeyDictionary())
             found = beside.get(other)
             if found is None:
-                found = beside.setdefault(other, StepExecutor(MOST_THREADS, "store-steps"))
+                most = max(MOST_THREADS, *(self._most.get(one, 0) for one in (backend, other)))
+                found = beside.setdefault(other, StepExecutor(most, "store-steps"))
         except TypeError:
             return None
         return found

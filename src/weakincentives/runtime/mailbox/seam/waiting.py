@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from .forks import usable_lock
 from .step_threads import hop
@@ -249,6 +249,9 @@ class AsyncPause:
 class StopSignal:
     """Ends the receives that it was passed to, now and later, and no others."""
 
+    latest_deadline: ClassVar[float] = 0.0
+    """The latest time that any signal has allowed for work in hand; the process ends by then."""
+
     def __init__(self) -> None:
         self._is_set = False
         self._deadline: float | None = None
@@ -312,6 +315,7 @@ class StopSignal:
         """Stop now and for good; safe from any thread. Work in hand has ``within`` more seconds."""
         if within is not None and self._deadline is None:
             self._deadline = time.monotonic() + within
+            StopSignal.latest_deadline = max(StopSignal.latest_deadline, self._deadline)
         self._is_set = True
         for asleep in list(self._pausing):
             if self._pausing.pop(asleep, self) is None:
