@@ -115,7 +115,7 @@ class LongPolls:
         if not self.leave(waiter):
             waiter.future.add_done_callback(self._give_back_later)
 
-    def _staff(self) -> None:
+    def _start_polls(self) -> None:
         """Start a poll for everyone in the line who has none; the lock is held."""
         while self._polls < min(len(self._line), MAX_POLLS) and not POLLS_IN_PROGRESS.exiting:
             waiter = self._line[self._polls]
@@ -138,7 +138,7 @@ class LongPolls:
                 self._polls -= 1
                 self._idle.append(polls)
                 with suppress(RuntimeError):  # no more threads, but this one goes on
-                    self._staff()
+                    self._start_polls()
             try:
                 poll = polls.get(timeout=IDLE_THREAD_SECONDS)
             except Empty:
