@@ -46,6 +46,7 @@ class DirectoryStore:
         idempotent_send=False,
         remembers_sequels=False,
         uncounted_releases=False,
+        cancels=False,
         peeks=False,
     )
     look_interval = 1.0

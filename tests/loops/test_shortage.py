@@ -167,7 +167,7 @@ def test_a_message_that_has_not_begun_is_undone_and_the_worker_ends(made, monkey
     async def no_thread(message):
         raise NO_THREAD
 
-    monkeypatch.setattr(worker._inbox, "is_awaited", no_thread)
+    monkeypatch.setattr(worker._inbox, "start", no_thread)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         worker.run()
     (message,) = box.receive()

@@ -43,14 +43,17 @@ class JobParts:
         if not self._add(value):
             return False
         with self._sending:
-            # A signal handler that has interrupted a step here leaves its part to that one.
-            while self._unsent and not self._is_sending:
-                self._is_sending = True
-                try:
-                    run(self._send_all)
-                finally:
-                    self._is_sending = False
+            self._send_now()
         return not self._is_refused
+
+    def _send_now(self) -> None:
+        # A signal handler that has interrupted a step here leaves its part to that one.
+        while self._unsent and not self._is_sending:
+            self._is_sending = True
+            try:
+                run(self._send_all)
+            finally:
+                self._is_sending = False
 
     async def emit_async(self, value: Any) -> bool:
         """Send a part soon; False if its caller does not want it any more."""

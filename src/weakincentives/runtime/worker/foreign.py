@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from weakincentives.dispatch import Dispatcher
 from weakincentives.runtime.leases.extender import Lease, LeaseExtender, LeaseExtenderConfig
 from weakincentives.runtime.mailbox import Limits, Message, ReceiptHandleExpiredError
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
@@ -112,6 +113,11 @@ class ForeignInbox(Inbox):
         self.name = getattr(mailbox, "name", "-")
         self.limits = getattr(mailbox, "limits", None) or Limits()
         self.counts_nacks = getattr(getattr(mailbox, "capabilities", None), "nack_counts", True)
+
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """Who is told of the mailbox's events, None if it does not say."""
+        return getattr(self._mailbox, "dispatcher", None)
 
     @property
     def closed(self) -> bool:

@@ -67,7 +67,7 @@ class Inbox:
     @property
     def dispatcher(self) -> Dispatcher | None:
         """Who is told of the mailbox's events."""
-        return getattr(self._mailbox, "dispatcher", None)
+        return self._mailbox.dispatcher
 
     @property
     def body_type(self) -> Any:
