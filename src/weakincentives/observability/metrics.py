@@ -38,13 +38,19 @@ METRICS = (
         ("mailbox", "how"),
     ),
     Metric("wink_messages_dropped", "counter", "Messages older than the retention, removed unread"),
-    Metric("wink_messages_cancelled", "counter", "Messages that this process has cancelled"),
+    Metric(
+        "wink_messages_cancelled", "counter", "Messages that this process has cancelled by their id"
+    ),
     Metric("wink_messages_purged", "counter", "Messages removed by a purge of this process"),
     Metric("wink_messages_set_aside", "counter", "Unreadable records moved out of the queue"),
     Metric("wink_replies_sent", "counter", "Replies sent, to mailboxes and to waiting callers"),
     Metric("wink_leases_extended", "counter", "Extensions of leases"),
     Metric("wink_leases_expired", "counter", "Leases that this process found to have run out"),
-    Metric("wink_leases_lost", "counter", "Settlements refused because the lease had ended"),
+    Metric(
+        "wink_leases_lost",
+        "counter",
+        "Settlements and extensions refused because the lease had ended",
+    ),
     Metric("wink_receive_failures", "counter", "Receives that failed; the loop tries again"),
     Metric("wink_jobs_started", "counter", "Calls of a handler"),
     Metric("wink_jobs", "counter", "What became of messages in a loop", ("mailbox", "outcome")),

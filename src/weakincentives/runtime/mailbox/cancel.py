@@ -56,7 +56,7 @@ async def _is_answered(
 async def lease_states(
     box: "StoreMailbox[Any, Any]", store: "Store", messages: "Sequence[Message[Any, Any]]"
 ) -> "Sequence[LeaseState]":
-    """Return what has become of leases; where the queue cannot say, they are held."""
+    """Return what has become of leases; where the queue cannot say, the replies tell."""
     if can_cancel(store):
         return await store.lease_states([message.receipt_handle for message in messages])
     return ["cancelled" if await message._is_cancelled() else "held" for message in messages]

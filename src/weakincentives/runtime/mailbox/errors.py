@@ -147,7 +147,7 @@ def _failed_again(kind: type[ReplyFailedError], reply_id: str, *facts: Any) -> R
 
 
 class ReplyNotFoundError(ReplyError):
-    """There is no reply with this id: it was read and removed, has expired, or never was."""
+    """There is no reply with this id: it was read and removed, has expired, or never existed."""
 
 
 class ReplyAlreadySentError(ReplyError):

@@ -119,7 +119,7 @@ class LeaseExtended(MailboxEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost(MailboxEvent):
-    """A settlement was refused because the lease had ended."""
+    """A settlement or an extension was refused because the lease had ended."""
 
     message_id: str
 

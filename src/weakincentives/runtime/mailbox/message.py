@@ -174,7 +174,7 @@ class Message(Generic[T, R]):
         return self._state in ("acknowledged", "nacked")
 
     def _is_simply_held(self, box: "StoreMailbox[Any, Any]") -> bool:
-        """Whether this mailbox object received it, it is held, and no caller waits for a reply."""
+        """Whether this mailbox object received the message, holds it, and no caller waits."""
         return self._mailbox is box and self._state == "held" and self._envelope.reply_id is None
 
     def expects_reply(self) -> bool:
@@ -329,7 +329,7 @@ class Message(Generic[T, R]):
     def _carried_to(
         self, target: Any, value: Any, message_id: str | None, *, reply: bool = False
     ) -> "Carried | None":
-        """Return a message to another mailbox that can go out in that step, or None."""
+        """Return a message to another mailbox that can go out with the acknowledgement, or None."""
         store, carrier = getattr(target, "store", None), self._mailbox._carrier
         if store is None or carrier is None or not carrier.carries(store):
             return None

@@ -39,7 +39,7 @@ class JobParts:
         self._is_refused = False
 
     def emit(self, value: Any) -> bool:
-        """Send a part now; False if its caller does not want it any more."""
+        """Send a part now; False if parts are no longer accepted, or sending one has failed."""
         if not self._add(value):
             return False
         with self._sending:
@@ -47,7 +47,7 @@ class JobParts:
         return not self._is_refused
 
     def _send_now(self) -> None:
-        # A signal handler that has interrupted a step here leaves its part to that one.
+        # If a signal handler interrupts a step here, the step sends the part of the handler too.
         while self._unsent and not self._is_sending:
             self._is_sending = True
             try:
@@ -56,12 +56,12 @@ class JobParts:
                 self._is_sending = False
 
     async def emit_async(self, value: Any) -> bool:
-        """Send a part soon; False if its caller does not want it any more."""
+        """Send a part soon; False if parts are no longer accepted, or sending one has failed."""
         while len(self._unsent) >= MOST_UNSENT and self._is_under_way(self._task):
             await asyncio.wait([self._task])
         if not self._add(value):
             return False
-        # Not when its callbacks have run: a task that is done sends nothing more.
+        # The task itself says it, not its callbacks: a task that is done sends nothing more.
         if not self._is_under_way(self._task):
             self._task = start_unlisted(self._send_all())
             self._task.add_done_callback(_raise_error)
@@ -96,7 +96,9 @@ class JobParts:
             return await self._inbox.emit(message, payloads)
         except MailboxError as error:
             # The job goes on: parts tell its caller how it goes, and the answer is yet to come.
-            logger.warning("Message %s: its parts cannot be sent: %s", message.id, error)
+            logger.warning(
+                "Message %s: its parts cannot be sent, so it sends no more: %s", message.id, error
+            )
             return False
 
 

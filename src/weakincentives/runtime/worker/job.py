@@ -129,7 +129,8 @@ class Job(JobBase):
     def emit(self, value: Any) -> bool:
         """Send a part of the reply to the caller, who reads it with ``reply.parts()``.
 
-        False if no caller waits, or the job was cancelled; the part is dropped then.
+        False if no caller waits, the job was cancelled, or a part could not be sent; this one is
+        dropped then.
         """
         parts = self._executor.parts_of(self._attempt)
         return parts is not None and parts.emit(value)
@@ -156,7 +157,8 @@ class AsyncJob(JobBase):
     async def emit(self, value: Any) -> bool:
         """Send a part of the reply to the caller, who reads it with ``reply.parts()``.
 
-        False if no caller waits, or the job was cancelled; the part is dropped then. The first part
+        False if no caller waits, the job was cancelled, or a part could not be sent; this one is
+        dropped then. The first part
         goes at once, and what is emitted meanwhile with the next step.
         """
         parts = self._executor.parts_of(self._attempt)

@@ -568,7 +568,7 @@ class OutcomeExecutor:
 
 
 def _in_job(attempt: Attempt, call: Callable[..., V], *arguments: Any) -> V:
-    """Call a user's function as if from the job: there it finds its job and its lease."""
+    """Call a user's function in the job's context, so that it can get its job and its lease."""
     context = copy_context()
     context.run(CURRENT.set, attempt.lease)
     context.run(CURRENT_JOB.set, attempt.job)

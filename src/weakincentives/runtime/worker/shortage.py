@@ -64,7 +64,7 @@ class Shortage:
         self._looked_at = 0.0
 
     def met(self, error: BaseException) -> None:
-        """Take note of an error that says that something is short."""
+        """Record an error that shows that file handles or threads have run out; log the first."""
         if self.error is None:
             self._since = self._looked_at = time.monotonic()
             self.error = error

@@ -5,6 +5,8 @@ from typing import Any
 
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer, ObjectSealer, Sealer
+from weakincentives.runtime.mailbox.replies.failure import Failed
+from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.reply_table import MOST_PARTS, JobStart, ReplyState
 from weakincentives.serde import Codec
 
@@ -69,6 +71,19 @@ class ReplyJobs(ContractBase):
         assert row.resolved_at is not None
         assert self.values(table, [row]) == ["why"]
         assert self.step(table.consume, id) is None
+
+    def test_a_store_shows_a_failure_with_and_without_a_value(self) -> None:
+        store = self.store()
+        table = store.raw._table
+        for failed, value in ((Failed("E", "ref"), None), (Failed("E", "ref", value=7), 7)):
+            id = new_id()
+            self.step(table.create, id, 60.0, OWNER)
+            payload = self.sealer(table).seal(failed.envelope())
+            self.step(table.resolve, id, payload, OWNER, failed=True)
+            store_of_numbers: StoredReplies[int] = StoredReplies(table, int)
+            entry = store_of_numbers._entry(self.step(table.get, id))
+            assert entry is not None
+            assert (entry.state, entry.value) == (ReplyState.FAILED, value)
 
     def test_a_failed_reply_opens_again_for_a_replay(self) -> None:
         table, id = self.table(ttl=5.0, keep=100.0)

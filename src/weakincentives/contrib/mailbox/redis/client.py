@@ -76,7 +76,7 @@ class ScriptClient:
         return self._in_threads
 
     def in_loop(self) -> "ScriptClient":
-        """Return a client for event loops to the same servers; it never blocks the loop."""
+        """Return a client of the same servers that event loops can use without blocking."""
         transport = self.transport if self.topology.awaited else LoopTransport()
         return ScriptClient(self.topology, transport, self.pool)
 

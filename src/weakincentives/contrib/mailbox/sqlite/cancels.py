@@ -17,7 +17,7 @@ from .unreadable import as_bytes
 __all__ = ["cancel", "lease_states"]
 
 TRIES = 50
-"""How often a message is looked for that moves each time between the look and the step."""
+"""How often to look again for a message that moves between the look and the transaction."""
 
 
 def cancel(database: Database, queries: Queries, ids: Sequence[str]) -> list[bytes | None]:
@@ -37,8 +37,8 @@ def cancel(database: Database, queries: Queries, ids: Sequence[str]) -> list[byt
         if not wanted:
             return [payloads.pop(id, None) for id in ids]
     raise MailboxError(
-        f"{len(wanted)} of {len(ids)} messages could not be cancelled, because they were received "
-        "and given back all the time; try again"
+        f"{len(wanted)} of {len(ids)} messages could not be cancelled, because they kept being "
+        "received and given back; try again"
     )
 
 

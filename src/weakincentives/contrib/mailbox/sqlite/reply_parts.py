@@ -16,7 +16,10 @@ __all__ = ["emit_in", "part_of"]
 def emit_in(
     connection: apsw.Connection, id: str, owner: str, handle: str, payloads: Sequence[bytes]
 ) -> bool:
-    """Add parts as part of a transaction; False if this is not the start that may."""
+    """Add parts as part of a transaction.
+
+    False if the reply is not pending, or the handle is not that of its last start.
+    """
     rows: list[Any] = connection.execute(QUERIES["reply_emitting"], (id, owner, handle)).fetchall()
     if not rows:
         return False

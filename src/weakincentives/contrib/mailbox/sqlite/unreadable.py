@@ -133,5 +133,5 @@ def as_count(value: Any) -> int:
 
 
 def as_time(value: Any) -> float:
-    """Return what should be seconds since the epoch as such; 0.0 if it is no such time."""
+    """Return the value if it is a valid time in seconds since the epoch, else 0.0."""
     return value if type(value) is float and 0 <= value <= LATEST else 0.0

@@ -1,4 +1,4 @@
-"""Waiting for many replies: each as soon as it is settled."""
+"""Waiting for many replies: each soon after it is settled."""
 
 import asyncio
 import math
@@ -17,13 +17,13 @@ __all__ = ["as_completed", "as_completed_async"]
 T = TypeVar("T")
 
 SHORTEST_LOOK, LONGEST_LOOK = 0.01, 0.5
-"""How long to wait for one of the replies before all of them are looked at."""
+"""The first and the longest pause between two looks at all replies."""
 
 
 def as_completed(
     replies: "Iterable[Reply[T]]", *, timeout: float | None = None
 ) -> "Iterator[Reply[T]]":
-    """Iterate over replies in the order in which they are settled, with a value or otherwise.
+    """Iterate over replies, each within half a second of when it is settled, however it ended.
 
     Raises `ReplyTimeoutError` if not all of them are settled within ``timeout`` seconds. Each that
     this returns answers `wait` at once, one that is not there with `ReplyNotFoundError`.

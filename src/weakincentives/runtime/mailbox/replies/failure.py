@@ -14,7 +14,7 @@ NO_VALUE: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """How a job failed for good, and the value that ``error_reply`` made of it, if any."""
+    """How a job failed for good, and the value that ``error_reply`` returned for it, if any."""
 
     error_type: str
     reference: str

@@ -83,8 +83,9 @@ class PollingReplyListener:
 class ForeignReplyTable:
     """Adapts a `ReplyStore` that a user wrote to a `ReplyTable`.
 
-    It records neither owners nor starts: any worker that knows a reply's id may answer. A failure
-    that has no value cancels the reply, for such a store has no other way to tell the caller.
+    It records neither owners nor starts, and keeps no parts: any worker that knows a reply's id may
+    answer. A failure that has no value cancels the reply, for such a store has no other way to tell
+    the caller.
     """
 
     steps: ClassVar[Steps] = "blocking"

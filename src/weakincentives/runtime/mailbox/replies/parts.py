@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer, ObjectSealer, Sealer
+from weakincentives.runtime.mailbox.errors import PayloadTooLargeError
 from weakincentives.runtime.mailbox.seam.reply_table import PartRow
 from weakincentives.serde import Codec
 
@@ -23,7 +24,8 @@ class Part(Generic[T]):
     index: int
     """Counts the parts of the reply from 0, through all deliveries. A gap: parts were dropped."""
     delivery: int
-    """The start of the job that emitted it. Where this rises, the handler began again."""
+    """Counts the starts of the job from 1, through replays too. Where it rises, the handler began
+    again."""
 
 
 class PartCodec:
@@ -37,7 +39,12 @@ class PartCodec:
 
     def sealed(self, value: Any) -> Any:
         """Return a value as the table keeps it; raise if it cannot be encoded or is too large."""
-        return self._sealer.seal(Envelope(value))
+        try:
+            return self._sealer.seal(Envelope(value))
+        except PayloadTooLargeError as error:
+            raise PayloadTooLargeError(
+                f"nothing was sent: a part may have {LARGEST_PART} bytes; emit a reference instead"
+            ) from error
 
     def part(self, row: PartRow) -> Part[Any]:
         """Read a part."""

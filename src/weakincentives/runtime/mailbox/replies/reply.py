@@ -123,7 +123,10 @@ class PendingReply(Generic[T]):
         self._cancelled = False
 
     def wait(self, *, timeout: float | None = None) -> T:
-        """Block until the reply is there; later calls return the same value."""
+        """Block until the reply is there; later calls return the same value.
+
+        After a failure, a replay of the message may bring another one.
+        """
         return self._replies.run("wait", lambda: self._wait(timeout, in_loop=False))
 
     async def wait_async(self, *, timeout: float | None = None) -> T:
@@ -179,7 +182,7 @@ class PendingReply(Generic[T]):
     ) -> Iterator[Part[Any]]:
         """Iterate over the parts that the handler emits, until the reply is settled.
 
-        ``timeout`` is the longest time between two parts, after which it raises
+        ``timeout`` is the longest wait for the next part, after which it raises
         `ReplyTimeoutError`. ``start`` is the index of the first part, to go on where another reader
         ended. ``part_type`` is what parts are decoded as.
         """
@@ -252,7 +255,9 @@ class PendingReply(Generic[T]):
             if not self._is_pending(row):
                 return row
             if time.monotonic() >= deadline:
-                raise ReplyTimeoutError(f"no reply to {self.id} yet; wait() can be called again")
+                raise ReplyTimeoutError(
+                    f"reply {self.id} has not come yet; wait() can be called again"
+                )
 
     async def _poll(self) -> T | None:
         if self._value is not NOTHING:
@@ -271,7 +276,7 @@ class PendingReply(Generic[T]):
         return row is not None and row.state == ReplyState.PENDING
 
     def _is_to_be_removed(self, row: ReplyRow | None) -> bool:
-        """Whether nobody else may read the reply: only the asker removes it, and only a value."""
+        """Whether to remove the reply: only the asker does, only a value, only without ``keep``."""
         return (
             self._is_asker and row is not None and row.state == ReplyState.RESOLVED and not row.keep
         )
@@ -322,14 +327,14 @@ class PendingReply(Generic[T]):
             raise self._not_found()
         self._cancelled = await table.cancel(self.id)
         if self._cancelled:
-            # A replay has made another message of it.
+            # Read again: a replay may have given the reply to another message.
             row = await table.get(self.id) or row
             if row is not None:
                 await self._cancel_message(row)
         return self._cancelled
 
     async def _cancel_message(self, row: ReplyRow) -> None:
-        """Have the message removed, or its handler told; without that, only its result is lost."""
+        """Remove the message, or notify its handler; if neither works, only the result is lost."""
         message = message_of(row)
         store = None if message is None else self._store_of(message[0])
         if message is None or store is None or not can_cancel(store):
@@ -363,7 +368,7 @@ class PendingReply(Generic[T]):
 
     def _not_found(self) -> ReplyNotFoundError:
         return ReplyNotFoundError(
-            f"there is no reply {self.id!r}: it was read and removed, has expired, or never was"
+            f"there is no reply {self.id!r}: it was read and removed, has expired, or never existed"
         )
 
     def __repr__(self) -> str:

@@ -15,12 +15,14 @@ class JobState(StrEnum):
     """Where the job of a reply stands."""
 
     QUEUED = "queued"
-    """No worker has received its message yet."""
+    """No start is recorded yet. A reply store of your own records none."""
     RUNNING = "running"
+    """A worker has received its message; where the queue cannot say whether that worker still holds
+    it, also after it has let go."""
     RETRYING = "retrying"
     """A worker has received its message, but none holds it now; it is delivered again."""
     WAITING = "waiting"
-    """Its handler waits for a signal, and holds no place in a worker."""
+    """Its handler waits for a signal, and holds no place in a worker. No handler can do so yet."""
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"

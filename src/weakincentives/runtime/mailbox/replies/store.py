@@ -8,7 +8,6 @@ from weakincentives.runtime.mailbox.message import as_datetime
 from weakincentives.runtime.mailbox.seam.reply_table import (
     ReplyEntry,
     ReplyRow,
-    ReplyState,
     ReplyTable,
 )
 
@@ -17,8 +16,6 @@ from .typed_reply_table import DEFAULT_LIMITS, TypedReplyTable
 __all__ = ["StoredReplies"]
 
 T = TypeVar("T")
-
-WITH_VALUE = (ReplyState.RESOLVED, ReplyState.FAILED)
 
 
 class StoredReplies(Generic[T]):
@@ -107,7 +104,7 @@ class StoredReplies(Generic[T]):
             return None
         return ReplyEntry(
             id=row.id,
-            value=self._replies.value(row) if row.state in WITH_VALUE else None,
+            value=self._replies.value_of(row),
             state=row.state,
             created_at=as_datetime(row.created_at),
             expires_at=as_datetime(row.expires_at),

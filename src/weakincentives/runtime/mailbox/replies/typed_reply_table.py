@@ -1,4 +1,4 @@
-"""A reply table with the type of its values, which all parts of a reply share."""
+"""A reply table with its value type, for the caller's handle and the worker's channel."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -8,11 +8,11 @@ from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer, Object
 from weakincentives.runtime.mailbox.errors import UnsupportedOperationError
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import run
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyTable
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState, ReplyTable
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.serde import Codec
 
-from .failure import Failed
+from .failure import Failed, has_value
 
 __all__ = ["DEFAULT_LIMITS", "TypedReplyTable"]
 
@@ -42,7 +42,7 @@ class TypedReplyTable:
         """Run a coroutine over the table in this thread."""
         if self.table.steps == "awaited":
             raise UnsupportedOperationError(
-                f"this reply store has an asyncio client: await {method}_async() instead"
+                f"these replies can be read only in an event loop: use {method}_async() instead"
             )
         return run(make)
 
@@ -64,5 +64,13 @@ class TypedReplyTable:
         return self.sealer.seal(Envelope(value))
 
     def value(self, row: ReplyRow) -> Any:
-        """Read the value of a resolved row."""
+        """Decode the value of a resolved row."""
         return self.sealer.body(self.sealer.open(row.payload))
+
+    def value_of(self, row: ReplyRow) -> Any:
+        """Return the value of a row, also the one that ``error_reply`` made; None without one."""
+        if row.state == ReplyState.RESOLVED:
+            return self.value(row)
+        if row.state == ReplyState.FAILED and has_value(self.sealer.open(row.payload)):
+            return self.value(row)
+        return None

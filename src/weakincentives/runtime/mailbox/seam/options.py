@@ -15,7 +15,8 @@ from .reply_table import ReplyStore
 __all__ = ["DEFAULT_TTL", "QueueOptions"]
 
 DEFAULT_TTL: float | None = None
-"""Seconds for which a message is kept unless the mailbox says otherwise; None means for ever."""
+"""The retention: seconds for which a message is kept, unless the mailbox says otherwise; None means
+for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
