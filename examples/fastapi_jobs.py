@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 import weakincentives
 from weakincentives.runtime import (
     AsyncJob,
+    InvalidParameterError,
     JobState,
     ReplyCancelledError,
     ReplyFailedError,
@@ -73,16 +74,24 @@ async def start(research: Research, request: Request) -> dict[str, str]:
     return {"id": reply.id}
 
 
+@app.exception_handler(ReplyNotFoundError)
+@app.exception_handler(InvalidParameterError)
+async def not_found(request: Request, error: Exception) -> JSONResponse:
+    """Answer requests for jobs that are not there, or cannot be."""
+    return JSONResponse({"detail": str(error)}, 404)
+
+
 @app.get("/jobs/{id}")
 async def status(id: str, request: Request) -> dict[str, Any]:
-    """Tell what has become of a job, and its answer if there is one."""
+    """Tell what has become of a job, and its answer or its error if there is one."""
     reply = request.app.state.backend.reply(id, reply_type=str)
+    found = await reply.status_async()
+    if found.state not in (JobState.DONE, JobState.FAILED):
+        return asdict(found)
     try:
-        found = await reply.status_async()
-    except ReplyNotFoundError as error:
-        raise HTTPException(404, str(error)) from error
-    answer = await reply.wait_async() if found.state == JobState.DONE else None
-    return {**asdict(found), "answer": answer}
+        return {**asdict(found), "answer": await reply.wait_async()}
+    except ReplyFailedError as error:
+        return {**asdict(found), "error": str(error)}
 
 
 @app.get("/jobs/{id}/events")
@@ -91,9 +100,14 @@ async def events(
 ) -> StreamingResponse:
     """Stream what a job emits, from where the last connection ended."""
     reply = request.app.state.backend.reply(id)
+    await reply.status_async()  # a job that is not there is no stream
 
     async def stream() -> AsyncIterator[str]:
-        async for part in reply.parts_async(start=last_event_id + 1):
+        delivery = 1
+        async for part in reply.parts_async(start=max(last_event_id + 1, 0)):
+            if part.delivery > delivery:
+                delivery = part.delivery
+                yield f"event: again\ndata: {delivery}\n\n"  # its worker died, or it failed
             yield f"id: {part.index}\ndata: {part.value['title']}\n\n"
         yield f"event: end\ndata: {(await reply.status_async()).state}\n\n"
 
@@ -103,10 +117,7 @@ async def events(
 @app.delete("/jobs/{id}")
 async def cancel(id: str, request: Request) -> dict[str, bool]:
     """Cancel a job; false if it was answered first."""
-    try:
-        return {"cancelled": await request.app.state.backend.reply(id).cancel_async()}
-    except ReplyNotFoundError as error:
-        raise HTTPException(404, str(error)) from error
+    return {"cancelled": await request.app.state.backend.reply(id).cancel_async()}
 
 
 @app.post("/ask")

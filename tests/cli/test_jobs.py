@@ -65,7 +65,7 @@ def test_a_job_is_cancelled(url: str, capsys: pytest.CaptureFixture[str]) -> Non
         )
         assert box.receive() == []
         code, _, err = shown(capsys, reply.id, "--cancel", "--url", url)
-        assert "was not cancelled" in err
+        assert "nothing was cancelled" in err
 
 
 def test_an_unknown_job_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:

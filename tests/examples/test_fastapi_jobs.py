@@ -142,6 +142,9 @@ def test_two_hundred_callers_wait_at_once(queues: str) -> None:
 
 def test_a_caller_does_not_wait_for_ever(queues: str) -> None:
     with server(queues) as client:
+        for path in ("/jobs/nobody", "/jobs/nobody/events", "/jobs/bad%20id"):
+            assert client.get(path).status_code == 404
+        assert client.delete("/jobs/nobody").status_code == 404
         assert (
             client.post("/ask", json={"topic": "tea"}, params={"timeout": 0.1}).status_code == 504
         )

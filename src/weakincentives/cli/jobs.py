@@ -48,7 +48,7 @@ def job(
             text = value if isinstance(value, str) else output.plain_text(value)
             output.print_line(f"{name:<12} {output.printable(text)}")
     if cancelled is False:
-        output.note("wink: it was not cancelled, because it had ended")
+        output.note("wink: nothing was cancelled: the job had ended or was cancelled before")
 
 
 def _facts(status: JobStatus) -> dict[str, Any]:
@@ -64,6 +64,6 @@ def _answer(reply: Reply[Any], status: JobStatus) -> dict[str, Any]:
         return {"answer": reply.poll()}
     except ReplyFailedError as error:
         facts = {"error_type": error.error_type, "reference": error.reference}
-        return {**facts, "dead_letter": error.dead_letter_id, "detail": error.detail}
+        return {**facts, "dead_letter_id": error.dead_letter_id, "detail": error.detail}
     except ReplyError:
         return {}  # it was read and removed meanwhile

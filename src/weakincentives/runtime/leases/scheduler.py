@@ -33,8 +33,9 @@ __all__ = [
 
 BEATS = 4  # the fourth beat would come when the lease ends, so three fit
 SHORTEST_BEAT = 0.02
-IDLE_SECONDS = 5.0
-"""The longest sleep of the thread, so that it ends soon after the last lease is released."""
+IDLE_SECONDS = 4.0
+"""The longest sleep of the thread, so that it ends soon after the last lease is released, and finds
+out soon which messages were cancelled."""
 RETRY_SECONDS = 0.5
 """How long to wait before trying again to start a thread."""
 MOST_AT_ONCE = 500
@@ -274,8 +275,8 @@ class LeaseScheduler:
         for mailbox in [mailbox for mailbox in due if mailbox not in held]:
             del due[mailbox]
         for mailbox, leases in held.items():
-            # Most messages are not held for so long that it would ever ask for them.
-            if everywhere or now >= due.setdefault(mailbox, now + _between_looks(mailbox)):
+            first = now + _between_looks(mailbox) - LOOK_FOR_CANCELS_SECONDS
+            if everywhere or now >= due.setdefault(mailbox, first):
                 due[mailbox] = now + _between_looks(mailbox)
                 self._tell_cancelled(mailbox, leases)
 

@@ -153,6 +153,18 @@ class Callers(Harness):
         with pytest.raises(ReplyTimeoutError):
             expired.wait()
 
+    def test_what_was_settled_never_counts_as_expired(self) -> None:
+        self.needs_fake_clock()
+        box = self.mailbox()
+        reply = self.asked(box, keep=100)
+        self.take_one(box).reply("answer")
+        self.elapse(99)
+        assert self.handle(box, reply.id).status().state == JobState.DONE
+        self.elapse(2)
+        for call in (self.handle(box, reply.id).status, self.handle(box, reply.id).wait):
+            with pytest.raises(ReplyNotFoundError):
+                call()
+
     def test_parts_are_read_until_the_reply_is_settled(self) -> None:
         box = self.mailbox()
         reply = self.asked(box, keep=1000)

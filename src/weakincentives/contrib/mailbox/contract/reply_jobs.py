@@ -1,5 +1,6 @@
 """Tests of what a reply table knows of the job: failures, starts, replays and parts."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -261,6 +262,28 @@ class ReplyJobs(ContractBase):
             assert row.keep == 1000.0
             assert 990 < row.expires_at - row.created_at < 1000 + DEADLINE
             assert store.get(id).expires_at - store.get(id).created_at > timedelta(seconds=990)
+
+    def test_a_cancel_has_its_time(self) -> None:
+        table, id = self.table()
+        self.elapse(self.moment)
+        self.step(table.cancel, id)
+        row = self.step(table.get, id)
+        assert row.resolved_at is not None
+        assert row.resolved_at - row.created_at >= self.moment / 2
+
+    def test_a_listener_notices_the_expiry(self) -> None:
+        table, id = self.table(ttl=self.moment * 2)
+        listener = table.listen(id, in_loop=self.driver.face == "async")
+        started = time.monotonic()
+        try:
+            waiting = background(self.step, listener.get, DEADLINE / 2)
+            self.elapse(self.moment * 2)
+            while waiting.result(DEADLINE).state == ReplyState.PENDING:
+                waiting = background(self.step, listener.get, DEADLINE / 2)
+        finally:
+            listener.close()
+        # Not at its next look in some seconds; ten times what it takes at most.
+        assert time.monotonic() - started < DEADLINE / 2
 
     def test_a_kept_reply_that_expires_can_be_read(self) -> None:
         table, id = self.table(ttl=self.moment, keep=1000.0)

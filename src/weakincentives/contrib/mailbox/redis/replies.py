@@ -37,6 +37,10 @@ ROW = 14
 LAST_PART = 10**14
 """No reply has so many parts, and the server counts no further than a little more."""
 SHORTEST_BLOCK = 0.001
+SOONEST_LOOK = 0.1
+"""How long a waiter waits at least before it looks again."""
+FIRST_BLOCK = 1.0
+"""How long a waiter waits at first, when it does not know yet when its reply expires."""
 LONGEST_BLOCK = 5.0
 """A waiter looks again after this many seconds, in case a failover swallowed the bell."""
 
@@ -148,33 +152,41 @@ class RedisReplyListener:
     async def get(self, wait: float) -> ReplyRow | None:
         """Return the row once it is settled or gone, or as it stands after ``wait`` seconds."""
         ends = time.monotonic() + wait
-        call = _call("get", self._id)
+        call, longest = _call("get", self._id), FIRST_BLOCK
         while True:
-            row = _row(self._id, await self._look(call, ends, _rotation))
+            row = _row(self._id, await self._look(call, ends, longest, _rotation))
             if row is None or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row
+            longest = _longest_block(row)
 
     async def get_parts(self, first: int, wait: float) -> tuple[ReplyRow | None, Sequence[PartRow]]:
         """Return the parts from this index on, as soon as there is one, or the end."""
         ends = time.monotonic() + wait
-        call = _parts_call(self._id, first, MOST_READ)
+        call, longest = _parts_call(self._id, first, MOST_READ), FIRST_BLOCK
         while True:
             # The first look does not block: it leaves word that somebody waits for the end here.
             known = self._emitted
             outcome = await self._look(
-                call, 0.0 if known is None else ends, partial(_read, min(first, known or 0))
+                call,
+                0.0 if known is None else ends,
+                longest,
+                partial(_read, min(first, known or 0)),
             )
             row, parts = _row_and_parts(self._id, outcome)
             self._emitted = None if row is None else row.parts
-            is_over = row is None or row.state != ReplyState.PENDING
-            if parts or is_over or time.monotonic() >= ends:
+            if row is None or parts or row.state != ReplyState.PENDING or time.monotonic() >= ends:
                 return row, parts
+            longest = _longest_block(row)
 
     async def _look(
-        self, call: Call, ends: float, waiting: Callable[[Sequence[bytes], float], bytes]
+        self,
+        call: Call,
+        ends: float,
+        longest: float,
+        waiting: Callable[[Sequence[bytes], float], bytes],
     ) -> Outcome:
         """Wait at the server for a while, unless it is too late for that, then look."""
-        left = min(ends - time.monotonic(), LONGEST_BLOCK)
+        left = min(ends - time.monotonic(), longest)
         block = None
         if left > 0:
             block = Block(waiting(call.head.keys, max(left, SHORTEST_BLOCK)), left)
@@ -185,6 +197,12 @@ class RedisReplyListener:
 
     def close(self) -> None:
         """Nothing is left: the connection went back when the wait was over."""
+
+
+def _longest_block(row: ReplyRow) -> float:
+    """Return how long to wait at most: not for long after the reply expires."""
+    # By this machine's clock: if the server's differs, it looks a few times too often or too late.
+    return min(max(row.expires_at - time.time(), SOONEST_LOOK), LONGEST_BLOCK)
 
 
 class RedisReplyStore(StoredReplies[T], Generic[T]):

@@ -356,7 +356,7 @@ WHERE id = ?1 AND state = 'pending' AND expires_us > now_us()
     AND (owner IS NULL OR ?4 IS NULL OR owner = ?4)
 
 -- name: reply_cancel
-UPDATE reply SET state = 'cancelled',
+UPDATE reply SET state = 'cancelled', resolved_us = now_us(),
     expires_us = iif(keep_us > 0, now_us() + max(keep_us, ?2), expires_us)
 WHERE id = ?1 AND state = 'pending' AND expires_us > now_us()
 

@@ -198,7 +198,8 @@ class DynamoDBReplyTable:
         """Close the reply if it is pending."""
         return self._change(
             id,
-            "SET #state = :cancelled, lingers = :now + if_not_exists(keeps, :zero)",
+            "SET #state = :cancelled, resolved = :now, "
+            "lingers = :now + if_not_exists(keeps, :zero)",
             {":cancelled": {"S": ReplyState.CANCELLED.value}, ":zero": number(0)},
             self.clock.time(),
         )

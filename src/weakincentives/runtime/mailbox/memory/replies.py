@@ -65,6 +65,7 @@ class ReplyRecord:
             self.expires = now + max(self.keep, LINGER)
         elif state != ReplyState.CANCELLED:
             self.expires = max(self.expires, now + LINGER)
+        self.resolved = now
         self.state = state
 
 
@@ -136,7 +137,7 @@ class InMemoryReplyTable:
             entry = self._pending(id, now)
             if entry is None or (owner and entry.owner and owner != entry.owner):
                 return False
-            entry.payload, entry.resolved = payload, now
+            entry.payload = payload
             entry.settle(ReplyState.FAILED if failed else ReplyState.RESOLVED, now)
         self._ring(id)
         return True

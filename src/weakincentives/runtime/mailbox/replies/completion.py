@@ -91,5 +91,6 @@ def _deadline(timeout: float | None) -> float:
 def _left(deadline: float, pending: int) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise ReplyTimeoutError(f"{pending} replies have not come in time")
+        missing = "1 reply has" if pending == 1 else f"{pending} replies have"
+        raise ReplyTimeoutError(f"{missing} not come in time")
     return left

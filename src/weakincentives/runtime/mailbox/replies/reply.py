@@ -251,7 +251,7 @@ class PendingReply(Generic[T]):
     async def _settled(self, listener: ReplyListener, deadline: float) -> ReplyRow | None:
         """Return the row once it is no longer pending."""
         while True:
-            row = await listener.get(_left(deadline))
+            row = _current(await listener.get(_left(deadline)))
             if not self._is_pending(row):
                 return row
             if time.monotonic() >= deadline:
@@ -262,7 +262,7 @@ class PendingReply(Generic[T]):
     async def _poll(self) -> T | None:
         if self._value is not NOTHING:
             return self._value  # type: ignore[no-any-return]
-        row = await self._replies.table.get(self.id)
+        row = await self._row()
         if self._is_pending(row):
             return None
         value = self._accepted(row)
@@ -307,7 +307,7 @@ class PendingReply(Generic[T]):
     async def _is_ready(self) -> bool:
         if self._value is not NOTHING:
             return True
-        row = await self._replies.table.get(self.id)
+        row = await self._row()
         if row is None and not self._is_asker:
             raise self._not_found()
         return not self._is_pending(row)
@@ -343,8 +343,11 @@ class PendingReply(Generic[T]):
             await store.cancel([message[1]])
         announce_cancel(store)
 
+    async def _row(self) -> ReplyRow | None:
+        return _current(await self._replies.table.get(self.id))
+
     async def _status(self) -> JobStatus:
-        row = await self._replies.table.get(self.id)
+        row = await self._row()
         if row is None:
             raise self._not_found()
         self._note_message(row)
@@ -373,6 +376,12 @@ class PendingReply(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Reply {self.id}>"
+
+
+def _current(row: ReplyRow | None) -> ReplyRow | None:
+    """Return a row; None if the reply was settled, and the time to read it is over."""
+    is_over = row is not None and row.state == ReplyState.EXPIRED and row.resolved_at is not None
+    return None if is_over else row
 
 
 def _deadline(timeout: float | None) -> float:

@@ -200,7 +200,7 @@ function steps.fail() return resolve('failed') end
 
 function steps.cancel()
   if is_pending then
-    settle('cancelled')
+    settle('cancelled', 'resolved', digits(now))
     return 1
   end
   return (repeated and state == 'cancelled') and 1 or 0
