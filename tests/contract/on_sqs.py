@@ -101,14 +101,17 @@ class StandardOnLocalStack(Standard):
 
 class FifoOnLocalStack(Fifo):
     emulator = "localstack"
+    faults: ClassVar = {}
 
 
 class StandardOnFauxqs(Standard):
     emulator = "fauxqs"
+    faults: ClassVar = {}
 
 
 class FifoOnFauxqs(Fifo):
     emulator = "fauxqs"
+    faults: ClassVar = {}
 
 
 class DynamoDB(Emulated):
