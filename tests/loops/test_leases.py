@@ -434,7 +434,7 @@ def test_first_beat_of_an_unknown_lease_follows_the_extension():
     assert 1 < next_beat(100.0, config, lease.remaining()) - 100.0 <= 2.0
 
 
-@pytest.mark.parametrize("visibility", [0.5, 8, 30, 39])
+@pytest.mark.parametrize("visibility", [0.5, 8, 30, 31])
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_short_lease_is_planned_at_once(visibility, foreign):
     lease = held_for(visibility, foreign)

@@ -77,7 +77,7 @@ def test_a_reply_that_is_not_there_keeps_no_other_from_its_caller(backend, box, 
 
 
 def test_what_is_pending_ends_the_iteration_in_time(box, complete):
-    with pytest.raises(ReplyTimeoutError, match="1 replies"):
+    with pytest.raises(ReplyTimeoutError, match="1 reply has"):
         complete([*answered(box, "tea"), box.send_expecting_reply("coffee")], timeout=0.05)
 
 
