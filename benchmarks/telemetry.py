@@ -55,6 +55,8 @@ def share_of_asking() -> float:
 
     live()  # the first one makes and caches what later ones find
     before = sys.gettrace()
+    # Python 3.12 looks whether any frame wants opcodes only when the trace function is set.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         live()

@@ -271,15 +271,21 @@ class ReplyJobs(ContractBase):
         assert row.resolved_at is not None
         assert row.resolved_at - row.created_at >= self.moment / 2
 
+    def _settled(self, listener: Any) -> ReplyState:
+        """Return the state of a reply once it is no longer pending."""
+        while True:
+            row = self.step(listener.get, DEADLINE / 2)
+            if row is None or row.state != ReplyState.PENDING:
+                return ReplyState.EXPIRED if row is None else row.state
+
     def test_a_listener_notices_the_expiry(self) -> None:
         table, id = self.table(ttl=self.moment * 2)
         listener = table.listen(id, in_loop=self.driver.face == "async")
         started = time.monotonic()
         try:
-            waiting = background(self.step, listener.get, DEADLINE / 2)
+            waiting = background(self._settled, listener)
             self.elapse(self.moment * 2)
-            while waiting.result(DEADLINE).state == ReplyState.PENDING:
-                waiting = background(self.step, listener.get, DEADLINE / 2)
+            assert waiting.result(DEADLINE) == ReplyState.EXPIRED
         finally:
             listener.close()
         # Not at its next look in some seconds; ten times what it takes at most.
