@@ -17,6 +17,8 @@ class Capabilities:
     """The id of a sequel, such as a reply, is remembered until its message is done."""
     purge_forgets_ids: bool = True
     """After ``purge()``, a ``message_id`` can be used for a new message at once."""
+    makes_queues: bool = True
+    """The first message makes its queue, also anew after the queue was deleted."""
     atomic_batches: bool = True
     """``send_batch`` is all or nothing."""
     fenced: bool = True

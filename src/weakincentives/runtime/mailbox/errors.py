@@ -16,6 +16,7 @@ __all__ = [
     "NoReplyChannelError",
     "NoRoomError",
     "PayloadTooLargeError",
+    "QueueNotEmptyError",
     "ReceiptHandleExpiredError",
     "ReentrantStepError",
     "ReplyAlreadySentError",
@@ -96,6 +97,25 @@ class PayloadTooLargeError(SerializationError):
 
 class UnsupportedOperationError(MailboxError):
     """This mailbox cannot do that."""
+
+
+class QueueNotEmptyError(MailboxError):
+    """The queue has messages, so it was not deleted."""
+
+    def __init__(self, queue: str, pending: int, in_flight: int, delayed: int) -> None:
+        total = pending + in_flight + delayed
+        super().__init__(
+            f"{queue!r} was not deleted, because it has {total} message{'s' if total > 1 else ''} "
+            f"({pending} pending, {in_flight} in flight, {delayed} delayed); force it to lose them"
+        )
+        self.queue = queue
+        self.pending = pending
+        self.in_flight = in_flight
+        self.delayed = delayed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is unpickled from its args, and these are the message alone.
+        return type(self), (self.queue, self.pending, self.in_flight, self.delayed)
 
 
 class ReplyError(WinkError):

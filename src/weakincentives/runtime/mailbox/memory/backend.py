@@ -29,7 +29,13 @@ class MemoryBackend(BaseBackend[InMemoryMailbox[Any, Any], InMemoryReplyStore[An
 
     def queues(self) -> list[str]:
         """List the queues that were opened here."""
-        return sorted(self._factory._mailboxes)
+        return self._factory._names()
+
+    async def _delete(self, name: str, force: bool) -> bool:
+        return await self._factory._delete(name, force)
+
+    def _steps_of(self, name: str) -> object:
+        return self._factory
 
     def _open(self, name: str, options: QueueOptions) -> InMemoryMailbox[Any, Any]:
         return self._factory._open(name, options)

@@ -24,6 +24,9 @@ __all__ = ["InMemoryMailbox", "InMemoryMailboxFactory"]
 T = TypeVar("T")
 R = TypeVar("R", default=None)
 
+SWEEP_AT = 100
+"""With so many queues, a factory begins to drop those that nobody needs."""
+
 
 class InMemoryMailbox(StoreMailbox[T, R], Generic[T, R]):
     """A `Mailbox` for tests and single processes: nothing outlives the process.
@@ -31,6 +34,8 @@ class InMemoryMailbox(StoreMailbox[T, R], Generic[T, R]):
     Bodies are kept as they are. With ``serialize=True`` they are turned into JSON and back, so that
     a test finds what a durable backend would refuse; only then ``max_bytes`` limits them.
     """
+
+    store: InMemoryStore
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class InMemoryMailboxFactory:
     def __init__(self) -> None:
         self._lock: Any = threading.RLock()
         self._mailboxes: dict[str, InMemoryMailbox[Any, Any]] = {}
+        self._sweep_at = SWEEP_AT
         begin_anew_in_children(self)
 
     def _begin_anew(self) -> None:
@@ -121,7 +127,30 @@ class InMemoryMailboxFactory:
                 return known
             made: InMemoryMailbox[Any, Any] = InMemoryMailbox._opened(name, options)
             if known is None:
+                if len(self._mailboxes) >= self._sweep_at:
+                    self._sweep()
                 # A signal handler may have made it meanwhile, in this very thread.
                 return self._mailboxes.setdefault(name, made)
             self._mailboxes[name] = made.on_queue_of(known)
             return made
+
+    def _names(self) -> list[str]:
+        """List the queues that were opened and not deleted since."""
+        with self._lock:
+            return sorted(n for n, box in self._mailboxes.items() if not box.store.is_deleted)
+
+    async def _delete(self, name: str, force: bool) -> bool:
+        """Delete a queue; whoever has it open still shares it with those who open it later."""
+        with self._lock:
+            known = self._mailboxes.get(check_name(name))
+        return known is not None and await known.store.delete(force)
+
+    def _sweep(self) -> None:
+        """Drop the queues that are closed, empty and know no ids: opened again, they are the same.
+
+        Many have one for each caller, for replies.
+        """
+        for name, box in list(self._mailboxes.items()):
+            if box.closed and box.store.retire_if_idle():
+                self._mailboxes.pop(name, None)
+        self._sweep_at = max(SWEEP_AT, 2 * len(self._mailboxes))

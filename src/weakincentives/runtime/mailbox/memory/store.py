@@ -15,7 +15,13 @@ from typing import Any, ClassVar
 
 from weakincentives.clock import Clock, SystemClock
 from weakincentives.runtime.mailbox.capabilities import Capabilities
-from weakincentives.runtime.mailbox.errors import MailboxFullError, ReentrantStepError
+from weakincentives.runtime.mailbox.errors import (
+    MailboxClosedError,
+    MailboxError,
+    MailboxFullError,
+    QueueNotEmptyError,
+    ReentrantStepError,
+)
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.forks import begin_anew_in_children, usable_lock
@@ -34,6 +40,8 @@ from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, Bell, Bel
 __all__ = ["InMemoryStore"]
 
 PENDING, LEASED, DELAYED, GONE = "pending", "leased", "delayed", "gone"
+NO_MORE = -1
+"""The ``max_size`` of a queue that takes no more messages."""
 
 
 class Entry:
@@ -96,6 +104,7 @@ class InMemoryStore:
         self._known_ids: OrderedDict[str, float] = OrderedDict()
         # The same for ids that are remembered longer: when to forget each.
         self._sequels: OrderedDict[str, float] = OrderedDict()
+        self._deleted = False
         begin_anew_in_children(self)
 
     def _begin_anew(self) -> None:
@@ -118,10 +127,7 @@ class InMemoryStore:
                 messages = self._unknown(messages, now)
             if self._max_size is not None and len(self._entries) + len(messages) > self._max_size:
                 self._in_step = False
-                raise MailboxFullError(
-                    f"{self.name!r} holds {len(self._entries)} of at most {self._max_size} "
-                    f"messages: there is no room for {len(messages)} more; none of these was sent"
-                )
+                raise self._no_room(len(messages))
             if given or delay > 0 or len(messages) > 1:
                 self._add(messages, now, wall)
             else:
@@ -279,17 +285,71 @@ class InMemoryStore:
 
     async def purge(self) -> int:
         """Remove every message, leased ones too, forget all ids, and return how many there were."""
-        nothing: tuple[Any, ...] = ({}, {}, deque(), [])
-        no_ids: tuple[Any, ...] = (OrderedDict(), OrderedDict())
         if self._in_step:
             self._check_reentry()
         with self._lock:
             if self._in_step:
                 self._repair()
-            count = len(self._entries)
-            self._entries, self._leased, self._pending, self._due = nothing
-            self._known_ids, self._sequels = no_ids
-            return count
+            return self._empty()
+
+    async def delete(self, force: bool = False) -> bool:
+        """Remove every message and forget all ids; False if that was done, and nothing since."""
+        now = self._now()
+        if self._in_step:
+            self._check_reentry()
+        with self._lock:
+            if self._in_step:
+                self._repair()
+            counts = self._counts(now)
+            if any(counts) and not force:
+                raise QueueNotEmptyError(self.name, *counts)
+            found = not self.is_deleted
+            self._empty()
+            self._deleted = True
+            return found
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the queue was deleted and is still empty."""
+        return self._deleted and not self._entries
+
+    def retire_if_idle(self) -> bool:
+        """If the queue is empty and knows no ids, so that a new one is the same, take no more
+        messages and return True."""
+        now = self._now()
+        with self._lock:
+            _forget(self._known_ids, now - REMEMBER_IDS)
+            _forget(self._sequels, now)
+            if self._entries or self._known_ids or self._sequels:
+                return False
+            self._max_size = NO_MORE
+            return True
+
+    def _no_room(self, wanted: int) -> MailboxError:
+        if self._max_size == NO_MORE:
+            return MailboxClosedError(f"{self.name!r} was closed; open another one to send more")
+        return MailboxFullError(
+            f"{self.name!r} holds {len(self._entries)} of at most {self._max_size} "
+            f"messages: there is no room for {wanted} more; none of these was sent"
+        )
+
+    def _counts(self, now: float) -> tuple[int, int, int]:
+        """Return how many messages are pending, in flight and delayed."""
+        self._in_step = True
+        self._promote(now)
+        pending, in_flight = len(self._pending), len(self._leased)
+        delayed = len(self._entries) - pending - in_flight
+        self._in_step = False
+        return pending, in_flight, delayed
+
+    def _empty(self) -> int:
+        """Remove everything; return how many messages there were."""
+        count = len(self._entries)
+        nothing: tuple[Any, ...] = ({}, {}, deque(), [])
+        no_ids: tuple[Any, ...] = (OrderedDict(), OrderedDict())
+        self._entries, self._leased, self._pending, self._due = nothing
+        self._known_ids, self._sequels = no_ids
+        return count
 
     async def forget_soon(self, ids: Sequence[str]) -> None:
         """Remember these ids for only five more minutes if they would be remembered for longer."""
@@ -310,13 +370,9 @@ class InMemoryStore:
         with self._lock:
             if self._in_step:
                 self._repair()
-            self._in_step = True
-            self._promote(now)
-            pending, in_flight = len(self._pending), len(self._leased)
+            counts = self._counts(now)
             oldest = min((entry.sent for entry in self._pending), default=None)
-            delayed = len(self._entries) - pending - in_flight
-            self._in_step = False
-        return QueueStats(pending, in_flight, delayed, None if oldest is None else now - oldest)
+        return QueueStats(*counts, None if oldest is None else now - oldest)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Return pending messages, in the order in which they would be received."""

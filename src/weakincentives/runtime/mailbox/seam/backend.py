@@ -15,9 +15,11 @@ from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.resolver import MailboxResolver
 
+from .driver import run
 from .forks import begin_anew_in_children, usable_lock
 from .options import DEFAULT_TTL, QueueOptions
 from .reply_table import ReplyStore
+from .step_threads import hop
 from .store import Store
 
 __all__ = ["Backend", "BaseBackend"]
@@ -106,6 +108,18 @@ class Backend(Protocol):
         """List the queues that hold messages, or are known here."""
         ...
 
+    def delete(self, name: str, *, force: bool = False) -> bool:
+        """Delete a queue and all that is known of it; return False if there is none.
+
+        Raises `QueueNotEmptyError` if it has messages: with ``force`` they are lost, and whoever
+        waits for a reply to one of them waits in vain.
+        """
+        ...
+
+    async def delete_async(self, name: str, *, force: bool = False) -> bool:
+        """Do what `delete` does."""
+        ...
+
     def reply_store(self) -> ReplyStore[Any]:
         """Return the store for the replies to `send_expecting_reply`."""
         ...
@@ -150,6 +164,27 @@ class BaseBackend(ABC, Generic[M, S]):
 
     def _disconnect(self) -> None:
         """Close files and connections, after all mailboxes."""
+
+    def delete(self, name: str, *, force: bool = False) -> bool:
+        """Delete a queue and all that is known of it; return False if there is none.
+
+        Raises `QueueNotEmptyError` if it has messages: with ``force`` they are lost, and whoever
+        waits for a reply to one of them waits in vain.
+        """
+        self._check_open()
+        return run(lambda: self._delete(name, force))
+
+    async def delete_async(self, name: str, *, force: bool = False) -> bool:
+        """Do what `delete` does."""
+        self._check_open()
+        return await hop(lambda: self._delete(name, force), self._steps_of(name))
+
+    async def _delete(self, name: str, force: bool) -> bool:
+        return await self.mailbox(name).store.delete(force)
+
+    def _steps_of(self, name: str) -> object:
+        """Return what an event loop's threads for a queue are chosen by; does no I/O."""
+        return self.mailbox(name).store
 
     @overload
     def mailbox(

@@ -186,6 +186,14 @@ class Store(Protocol):
         """Remove every message, leased ones too, forget all ids, and return how many there were."""
         ...
 
+    async def delete(self, force: bool = False) -> bool:
+        """Remove the queue and all that is known of it; return False if there is none.
+
+        Raises `QueueNotEmptyError` if it has messages, unless ``force`` is True. Whoever has the
+        queue open goes on as with one that never was; the next message makes it anew.
+        """
+        ...
+
     async def stats(self) -> QueueStats:
         """Count the messages by state."""
         ...
