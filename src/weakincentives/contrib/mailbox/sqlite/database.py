@@ -75,8 +75,11 @@ class Database:
         """Raise if no step can be taken here."""
         self.file.check_open()
 
-    def insert(self, sql: str, arguments: Sequence[Any], news: Key) -> None:
-        """Insert a row in its own transaction, then wake the waiters for ``news``."""
+    def insert(self, sql: str, arguments: Sequence[Any], news: Key) -> bool:
+        """Insert a row in its own transaction, then wake the waiters for ``news``.
+
+        Return False if the statement has no place for it, because its queue was deleted.
+        """
         file = self._file or self.file
         if file.lock._is_owned():
             file.check_reentry()
@@ -86,9 +89,12 @@ class Database:
             file.is_fragile = False
             try:
                 writer.execute(sql, arguments)
+            except apsw.MismatchError:
+                return False
             except apsw.Error as error:
                 raise translated(error, self.path, writer.system_errno) from error
         file.wake.notify(news, 1)
+        return True
 
     def change(
         self,

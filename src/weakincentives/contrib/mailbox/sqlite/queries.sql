@@ -3,6 +3,9 @@
 -- {mid} and {top} bound its numbers (see schema.sql): a Store fills them in once. Any other name in
 -- braces stands for the statement, or the part of one, of that name; {far} is further ahead than any
 -- time of ours. {table} and {column} are filled in by unreadable.py, from the schema.
+--
+-- If a queue was deleted, nothing is in its line, {indexed_to} finds no row, and so {next_place} is
+-- NULL. `put` makes a text of that, which fails; SQLite would choose any number for a NULL.
 
 -- name: find_queue
 SELECT id FROM queue WHERE name = ?
@@ -10,8 +13,32 @@ SELECT id FROM queue WHERE name = ?
 -- name: add_queue
 INSERT INTO queue (name) VALUES (?) ON CONFLICT DO NOTHING
 
+-- name: forget_marker
+DELETE FROM queue WHERE name = ''
+
 -- name: queues
-SELECT name FROM queue ORDER BY name
+SELECT name FROM queue WHERE name <> '' ORDER BY name
+
+-- name: is_there
+SELECT EXISTS (SELECT 1 FROM queue WHERE id = {queue} AND name <> '')
+
+-- name: idle_queues
+SELECT id FROM (SELECT id FROM queue WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3) AS old
+WHERE NOT EXISTS (SELECT 1 FROM waiting WHERE seq > old.id << 40 AND seq < (old.id + 1) << 40)
+    AND NOT EXISTS (SELECT 1 FROM held WHERE seq > old.id << 40 AND seq < (old.id + 1) << 40)
+    AND NOT EXISTS (SELECT 1 FROM known WHERE queue = old.id AND sent_us > ?4)
+
+-- name: delete_holes
+DELETE FROM hole WHERE seq > ?1 << 40 AND seq < (?1 + 1) << 40
+
+-- name: delete_known
+DELETE FROM known WHERE queue = ?
+
+-- name: delete_queue
+DELETE FROM queue WHERE id = ?1 AND id < (SELECT max(id) FROM queue)
+
+-- name: mark_last_id
+UPDATE OR REPLACE queue SET name = '' WHERE id = ?
 
 -- name: put
 INSERT INTO waiting (
@@ -19,7 +46,7 @@ INSERT INTO waiting (
     put_offs, reply
 )
 VALUES (
-    ({next_place}),
+    ifnull(({next_place}), ''),
     {queue}, 0, 0, now_us(), ?1, 0, 0, ?1, ?2, ?3, 0, ?4
 )
 
@@ -106,7 +133,7 @@ DELETE FROM known WHERE sent_us > ? + {far}
 
 -- name: indexed_to
 SELECT iif(indexed_to BETWEEN {base} AND {mid}, CAST(indexed_to AS INTEGER), {base})
-FROM queue WHERE id = {queue}
+FROM queue WHERE id = {queue} AND name <> ''
 
 -- name: front
 SELECT ifnull(

@@ -26,7 +26,8 @@ CREATE TABLE era (
 
 CREATE TABLE queue (
     id INTEGER PRIMARY KEY,          -- the upper bits of its messages' numbers; never reused
-    name TEXT NOT NULL UNIQUE
+    name TEXT NOT NULL UNIQUE        -- '' if this was the newest one when it was deleted: the row
+                                     -- stays until the next one is made, so that its id is not used
 );
 
 -- Messages that can be received now, in this order.

@@ -32,6 +32,7 @@ from . import statements
 from .cancels import cancel, lease_states
 from .clock import MICRO
 from .database import Database
+from .deleting import delete_queue, make_queue
 from .due import Due
 from .queries import QUERIES
 from .replies import SQLiteReplyTable
@@ -86,22 +87,19 @@ class SQLiteStore:
             and self._max_size is None
         ):
             arguments = (self.clock.time(), message.id, message.payload, message.reply_id)
-            self._database.insert(queries["put"], arguments, self.news)
-            return 1
-        added = self._database.transact(self.put_in, queries, messages)
+            if self._database.insert(queries["put"], arguments, self.news):
+                return 1
+        added = self._database.transact(self.put_in, messages)
         self._database.notify(self.news, len(messages))
         return added
 
-    def put_in(
-        self,
-        connection: apsw.Connection,
-        queries: statements.Queries | None,
-        messages: Sequence[Outgoing],
-    ) -> int:
+    def put_in(self, connection: apsw.Connection, messages: Sequence[Outgoing]) -> int:
         """Do what `put_now` does, as part of a transaction."""
-        return self._put(
-            connection, queries or self._queries or self._new_queue(connection), messages
-        )
+        queries = self._queries
+        if queries is None or not connection.execute(queries["is_there"]).get:
+            self._forget_queue()  # not cached before it is committed
+            queries = make_queue(connection, self.name, self._database.time.now_us())
+        return self._put(connection, queries, messages)
 
     def is_beside(self, table: object) -> bool:
         """Whether replies of this table are in the same file."""
@@ -111,20 +109,20 @@ class SQLiteStore:
         self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
     ) -> None:
         """Add the message, and the pending reply to it: both or neither."""
-        queries = self._queries or self._known_queue()
-        self._database.transact(self._put_expecting, queries, message, table, reply)
+        if self._queries is None:
+            self._known_queue()
+        self._database.transact(self._put_expecting, message, table, reply)
         self._database.notify(self.news, 1)
 
     def _put_expecting(
         self,
         connection: apsw.Connection,
-        queries: statements.Queries | None,
         message: Outgoing,
         table: SQLiteReplyTable,
         reply: NewReply,
     ) -> None:
         table.create_in(connection, *reply)
-        self.put_in(connection, queries, (message,))
+        self.put_in(connection, (message,))
 
     def carries(self, place: object) -> bool:
         """Return whether an acknowledgement's transaction can also write to this table or store."""
@@ -155,6 +153,10 @@ class SQLiteStore:
         )
         for key, times in news.items():
             self._database.notify(key, times)
+        if not leases.messages and self._queries is not queries:
+            # It was deleted, and may have been made anew; the leases of then ended with it.
+            again = self.lease_now(count, seconds, ids=ids)
+            return again._replace(acknowledged=leases.acknowledged)
         return leases
 
     def _lease(
@@ -186,6 +188,8 @@ class SQLiteStore:
             left = count - len(rows)
             rows += statements.take(connection, queries, until, wall, left, self._due.leased)
         next_due = None if rows else self._due.next_due(now)
+        if not rows and not connection.execute(queries["is_there"]).get:
+            self._forget_queue()
         leased = [
             Leased(row[2], f"{row[0]}.{row[1]}", *row[3:])
             if tuple(map(type, row)) == LEASED_ROW_TYPES
@@ -281,7 +285,7 @@ class SQLiteStore:
 
     async def cancel(self, ids: Sequence[str]) -> Sequence[bytes | None]:
         """Remove messages that wait, and mark those that are leased."""
-        queries = self._queries or self._known_queue()
+        queries = self._queue_now()
         if queries is None:
             return [None] * len(ids)
         return cancel(self._database, queries, ids)
@@ -292,10 +296,15 @@ class SQLiteStore:
 
     async def purge(self) -> int:
         """Remove every message, leased ones too, forget all ids, and return how many there were."""
-        queries = self._queries or self._known_queue()
+        queries = self._queue_now()
         if queries is None:
             return 0
         return self._database.transact(statements.purge, queries)
+
+    async def delete(self, force: bool = False) -> bool:
+        """Remove the queue and all that is known of it; return False if there is none."""
+        now = self._database.time.now_us()
+        return self._database.transact(delete_queue, self.name, force, now)
 
     async def forget_soon(self, ids: Sequence[str]) -> None:
         """Forget these ids after five minutes if they would be remembered for longer."""
@@ -305,7 +314,7 @@ class SQLiteStore:
 
     async def stats(self) -> QueueStats:
         """Count the messages by state; only leased and delayed messages cost time."""
-        queries = self._queries or self._known_queue()
+        queries = self._queue_now()
         if queries is None:
             return QueueStats(0, 0, 0, None)
         now = self._database.time.now_us()
@@ -320,7 +329,7 @@ class SQLiteStore:
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Return pending messages, in the order in which they would be received."""
-        queries = self._queries or self._known_queue()
+        queries = self._queue_now()
         if queries is None:
             return []
         read = self._database.read
@@ -345,9 +354,16 @@ class SQLiteStore:
             self._queries = statements.queries_of(rows[0][0])
         return self._queries
 
-    def _new_queue(self, connection: apsw.Connection) -> statements.Queries:
-        connection.execute(QUERIES["add_queue"], (self.name,))
-        return statements.queries_of(connection.execute(QUERIES["find_queue"], (self.name,)).get)
+    def _queue_now(self) -> statements.Queries | None:
+        """Find the queue even if it was deleted and made anew since it was last used here."""
+        queries = self._queries
+        if queries is not None and not self._database.read(queries["is_there"])[0][0]:
+            self._forget_queue()
+        return self._queries or self._known_queue()
+
+    def _forget_queue(self) -> None:
+        """Forget what is known of the queue, because it was deleted."""
+        self._queries, self._due, self._promoted_us = None, Due(), 0
 
     def _put(
         self,
@@ -423,7 +439,7 @@ def _answer(
             news[place.resolve_in(connection, *what)] += 1
         else:
             assert isinstance(place, SQLiteStore)
-            place.put_in(connection, None, (what,))
+            place.put_in(connection, (what,))
             news[place.news] += 1
     return news
 
