@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.clock import Clock, SystemClock
-from weakincentives.runtime.mailbox import UnsupportedOperationError
+from weakincentives.runtime.mailbox import QueueNotEmptyError, UnsupportedOperationError
 from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
@@ -129,17 +129,22 @@ class DirectoryStore:
             records.clear()
         return count
 
+    async def delete(self, force: bool = False) -> bool:
+        """Remove the file; the one for the lock stays, because others may wait for it."""
+        with self._records() as records:
+            found = self._path.exists()
+            if records and not force:
+                raise QueueNotEmptyError(self.name, *_counts(records, self.clock.time()))
+            self._path.unlink(missing_ok=True)
+        return found
+
     async def stats(self) -> QueueStats:
         """Count the messages by state."""
         now = self.clock.time()
         with self._records() as records:
-            pending = [one for one in records if one["visible"] <= now]
-            leased = sum(one["token"] is not None for one in records if one["visible"] > now)
-        oldest = min((one["sent"] for one in pending), default=None)
-        delayed = len(records) - len(pending) - leased
-        return QueueStats(
-            len(pending), leased, delayed, None if oldest is None else max(0.0, now - oldest)
-        )
+            counts = _counts(records, now)
+        oldest = min((one["sent"] for one in records if one["visible"] <= now), default=None)
+        return QueueStats(*counts, None if oldest is None else max(0.0, now - oldest))
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Refuse, as declared."""
@@ -181,6 +186,13 @@ def _held(records: list[Record], handle: str, now: float) -> Record | None:
         if record["token"] == handle and record["visible"] > now:
             return record
     return None
+
+
+def _counts(records: list[Record], now: float) -> tuple[int, int, int]:
+    """Return how many are pending, in flight and delayed."""
+    later = [one for one in records if one["visible"] > now]
+    leased = sum(one["token"] is not None for one in later)
+    return len(records) - len(later), leased, len(later) - leased
 
 
 def _promote(records: list[Record], now: float) -> int:

@@ -147,6 +147,33 @@ def test_purge_asks_first(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wink.json("purge", "q", "--yes") == [{"queue": "q", "removed": 1}]
 
 
+def test_delete_asks_first(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    wink.ok("send", "q", "1")
+    monkeypatch.setattr(sys, "stdin", _typed())
+    code, _, err = wink("delete", "q", "--force")
+    assert code == 2
+    assert "--yes" in err
+    stdin = _typed("n\n")
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    code, out, err = wink("delete", "q", "--force")
+    assert code != 0
+    assert "Delete q, with its messages (1 pending, 0 in flight, 0 delayed)?" in out + err
+    assert wink.json("stats", "q")[0]["pending"] == 1
+
+
+def test_a_queue_with_messages_is_deleted_only_by_force(wink: Wink) -> None:
+    wink.ok("send", "q", "1")
+    code, out, err = wink("delete", "q", "--yes")
+    assert (code, out) == (1, "")
+    assert err.startswith("wink: 'q' was not deleted, because it has 1 message")
+    assert "--force" in err
+    assert wink.json("delete", "q", "--yes", "--force") == [{"queue": "q", "deleted": True}]
+    assert wink.json("queues") == []
+    code, out, err = wink("delete", "q", "--yes")
+    assert (code, out, err) == (0, "", "wink: there is no queue 'q' here\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

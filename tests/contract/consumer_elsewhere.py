@@ -68,6 +68,7 @@ class RemoteStore:
         self.put = local.put
         self.peek = local.peek
         self.cancel = local.cancel
+        self.delete = local.delete
         self.close = local.close
 
     async def lease(

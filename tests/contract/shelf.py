@@ -95,6 +95,10 @@ class AwaitedStore:
         await asyncio.sleep(0)
         return await self.inner.purge()
 
+    async def delete(self, force: bool = False) -> bool:
+        await asyncio.sleep(0)
+        return await self.inner.delete(force)
+
     async def stats(self) -> QueueStats:
         await asyncio.sleep(0)
         return await self.inner.stats()

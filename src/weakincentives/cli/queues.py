@@ -1,4 +1,4 @@
-"""Commands that inspect queues, and that send, receive and purge messages."""
+"""Commands that inspect and delete queues, and that send, receive and purge messages."""
 
 import json
 import sys
@@ -15,9 +15,11 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     Mailbox,
+    MailboxResolutionError,
     MailboxStats,
     Message,
     Peeked,
+    QueueNotEmptyError,
     SerializationError,
 )
 from weakincentives.runtime.mailbox.seam.backend import Backend
@@ -48,7 +50,7 @@ RECEIVE_FLAGS = {
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``wink``."""
-    for command in (queues, send, receive, peek, stats, purge):
+    for command in (queues, send, receive, peek, stats, purge, delete):
         app.command()(command)
 
 
@@ -234,6 +236,49 @@ def purge(
         output.print_json({"queue": queue, "removed": removed})
     else:
         output.print_line(f"removed {output.counted(removed, 'message')} from {queue}")
+
+
+def delete(
+    queue: Queue,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete its messages too, leased and delayed ones.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a queue and all that is known of it; one with messages only with --force."""
+    with connect_existing(url) as backend:
+        if not yes:
+            if sys.stdin is None or not sys.stdin.isatty():
+                raise InvalidParameterError("delete removes a queue; pass --yes to confirm it")
+            counted = _counted(backend, queue)
+            if force or not counted.total:
+                _confirm_delete(counted, queue)
+        try:
+            deleted = backend.delete(queue, force=force)
+        except QueueNotEmptyError as error:
+            raise WinkError(str(error).replace("force=True", "--force")) from error
+    if not deleted:
+        _say_absence(f"there is no queue {queue!r} here")
+    if as_json:
+        output.print_json({"queue": queue, "deleted": deleted})
+    elif deleted:
+        output.print_line(f"deleted {queue}")
+
+
+def _counted(backend: Backend, queue: str) -> MailboxStats:
+    """Count the messages of a queue; none if there is no such queue."""
+    try:
+        return backend.mailbox(queue).stats()
+    except MailboxResolutionError:
+        return MailboxStats(0, 0, 0)
+
+
+def _confirm_delete(counted: MailboxStats, queue: str) -> None:
+    held = f"{counted.pending} pending, {counted.in_flight} in flight, {counted.delayed} delayed"
+    what = "which is empty" if not counted.total else f"with its messages ({held})"
+    typer.confirm(f"Delete {queue}, {what}?", abort=True)
 
 
 def _say_absence(absence: str | None) -> None:

@@ -59,6 +59,7 @@ def test_a_repeat_is_marked_where_the_script_looks_for_it() -> None:
     marked = {name: script(name).repeated for name in SCRIPTS}
     assert {name: at for name, at in marked.items() if at is not None} == {
         "cancel": 1,
+        "delete": 1,
         "lease": 5,
         "reply": 2,
         "settle": 2,

@@ -51,6 +51,7 @@ def test_an_operator_uses_all_that_the_other_policy_allows(ministack: Cloud) -> 
     mailbox.purge()
     replies.cleanup_expired()
     SQSMailboxFactory(ministack.sqs).create(name)
+    assert backend.delete(name) is True
     worker, operator = documented_policies()
     assert used.actions - worker["Messages"] - worker["Replies"] == (
         operator["Queues"] | operator["Table"]

@@ -104,9 +104,10 @@ class QueueNotEmptyError(MailboxError):
 
     def __init__(self, queue: str, pending: int, in_flight: int, delayed: int) -> None:
         total = pending + in_flight + delayed
+        counts = f"{pending} pending, {in_flight} in flight, {delayed} delayed"
         super().__init__(
             f"{queue!r} was not deleted, because it has {total} message{'s' if total > 1 else ''} "
-            f"({pending} pending, {in_flight} in flight, {delayed} delayed); force it to lose them"
+            f"({counts}); force=True deletes them too"
         )
         self.queue = queue
         self.pending = pending

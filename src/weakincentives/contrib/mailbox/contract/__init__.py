@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "concurrency",
             "contents",
             "dead_letters",
+            "deleting",
             "delivery",
             "events",
             "release",
@@ -50,6 +51,7 @@ from .capabilities import DeclaredCapabilities  # noqa: E402
 from .concurrency import Concurrency  # noqa: E402
 from .contents import Contents  # noqa: E402
 from .dead_letters import DeadLetters  # noqa: E402
+from .deleting import Deleting  # noqa: E402
 from .delivery import Delivery  # noqa: E402
 from .events import Events  # noqa: E402
 from .leases import Leasing  # noqa: E402
@@ -76,6 +78,7 @@ class MailboxContract(
     ExpectingReply,
     Callers,
     Cancelling,
+    Deleting,
     RoundTrip,
     TypeChecks,
     Validation,

@@ -15,6 +15,7 @@ from weakincentives.runtime.mailbox import (
     MailboxConnectionError,
     MailboxFullError,
     PayloadTooLargeError,
+    QueueNotEmptyError,
 )
 from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState, NewReply
 from weakincentives.runtime.mailbox.seam.store import (
@@ -31,7 +32,14 @@ from .connection import Interrupt
 from .redis_py import slot_of
 from .resp import Head, pack
 from .script_call import Block, Call, Outcome
-from .scripts import CancelSettings, LeaseSettings, PutSettings, SettleSettings, script
+from .scripts import (
+    CancelSettings,
+    DeleteSettings,
+    LeaseSettings,
+    PutSettings,
+    SettleSettings,
+    script,
+)
 
 __all__ = ["Queue", "milliseconds"]
 
@@ -82,7 +90,7 @@ class Queue:
         )
         self._keep = 0 if retention is None else milliseconds(retention)
         self._put, self._lease, self._settle = head("put"), head("lease"), head("settle")
-        self._purge, self._forget_soon = head("purge"), head("forget_soon")
+        self._purge, self._delete, self._forget_soon = map(head, ("purge", "delete", "forget_soon"))
         self._stats, self._peek = head("stats"), head("peek")
         self._cancel, self._lease_states = head("cancel"), head("lease_states")
         self._taken = f"{{queue:{name}}}:taken:"
@@ -243,6 +251,17 @@ class Queue:
     def purge(self) -> Call:
         """Remove every message; the outcome is how many there were."""
         return Call(self._purge)
+
+    def delete(self, force: bool) -> Call:
+        """Remove all that there is of the queue, unless it has messages."""
+        return Call(self._delete, (), DeleteSettings(1 if force else 0))
+
+    def was_deleted(self, outcome: Outcome) -> bool:
+        """Return whether there was something; raise if there are messages."""
+        found, *counts = outcome.answer
+        if counts:
+            raise QueueNotEmptyError(self.name, *counts)
+        return bool(found)
 
     def forget_soon(self, ids: Sequence[str]) -> Call:
         """Forget these ids after five minutes if they would be remembered for longer."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "CancelSettings",
+    "DeleteSettings",
     "EmitSettings",
     "LeaseSettings",
     "PutSettings",
@@ -56,6 +57,13 @@ class CancelSettings(NamedTuple):
     repeated: int = 0
 
 
+class DeleteSettings(NamedTuple):
+    """What delete.lua is given."""
+
+    force: int
+    repeated: int = 0
+
+
 class EmitSettings(NamedTuple):
     """What emit.lua is given before the payloads."""
 
@@ -82,6 +90,7 @@ KEYS = {
     "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
+    "delete": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
     "forget_soon": ("sent",),
     "cancel": ("pending", "invisible", "data", "delayed", "taken"),
     "lease_states": ("invisible", "data"),
@@ -96,6 +105,7 @@ ARGUMENTS = {
     "put": PutSettings._fields,
     "lease": (*LeaseSettings._fields, "token"),
     "settle": SettleSettings._fields,
+    "delete": DeleteSettings._fields,
     "forget_soon": ("lasts",),
     "cancel": CancelSettings._fields,
     "peek": ("limit", "offset"),

@@ -109,6 +109,11 @@ class RedisStore:
         """Remove every message, leased ones too, and return how many there were."""
         return int((await self.client.call(self.queue.slot, self.queue.purge())).answer)
 
+    async def delete(self, force: bool = False) -> bool:
+        """Remove all that there is of the queue, in one step; return False if that is nothing."""
+        call = self.queue.delete(force)
+        return self.queue.was_deleted(await self.client.call(self.queue.slot, call))
+
     async def forget_soon(self, ids: Sequence[str]) -> None:
         """Remember chosen ids for only five minutes more; does not wait for the answer."""
         call = self.queue.forget_soon(ids)

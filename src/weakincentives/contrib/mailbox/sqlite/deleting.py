@@ -50,8 +50,8 @@ def make_queue(connection: apsw.Connection, name: str, now: int) -> statements.Q
     if is_new:
         if id >= MOST_IDS:
             raise MailboxFullError(
-                f"{name!r} cannot be made: this file has made {MOST_IDS - 1:,} queues, which is the "
-                "most; nothing was sent. Begin a new file"
+                f"{name!r} was not made, and nothing was sent: a file can make {MOST_IDS - 1:,} "
+                "queues in its life, and this one has; begin a new file"
             )
         connection.execute(QUERIES["forget_marker"])
         _forget_some_idle(connection, id - KEPT, now)

@@ -22,6 +22,7 @@ from .mailbox import SQSMailbox
 from .new_queues import NEW_QUEUE_OPTIONS, NewQueues, new_queues_of
 from .queue_names import QueueUrls
 from .replies import DynamoDBReplyStore
+from .store import SQSStore
 
 __all__ = ["SQSBackend", "open_backend"]
 
@@ -81,6 +82,18 @@ class SQSBackend(BaseBackend[SQSMailbox[Any, Any], DynamoDBReplyStore[Any] | Non
             )
             urls = [url for page in pages for url in page.get("QueueUrls", [])]
         return sorted(url.rpartition("/")[2].removeprefix(self._prefix) for url in urls)
+
+    async def _delete(self, name: str, force: bool) -> bool:
+        try:
+            store = SQSStore(self._urls.find(name), self._sqs, name=name)
+        except MailboxResolutionError:
+            return False
+        deleted = await store.delete(force)
+        self._urls.forget(name)
+        return deleted
+
+    def _steps_of(self, name: str) -> object:
+        return self._sqs
 
     def reply_store(self) -> DynamoDBReplyStore[Any]:
         """Return the store for the replies to `send_expecting_reply`."""

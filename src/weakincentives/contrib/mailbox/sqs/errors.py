@@ -155,6 +155,11 @@ def _refused(error: boto.ClientError, place: Place) -> MailboxError:
             f"{place} was purged less than a minute ago, and SQS allows one purge a minute; "
             f"nothing was purged now"
         )
+    if code == "QueueDeletedRecently":
+        return MailboxError(
+            f"{place} was deleted less than a minute ago, and SQS lets nobody make it again before "
+            f"that; try again in a minute"
+        )
     if code in THROTTLED:
         return MailboxConnectionError(f"{place}: AWS throttles {operation} ({code}); try later")
     text = f"{place}: {operation} failed with {code}: {error.response['Error'].get('Message', '')}"

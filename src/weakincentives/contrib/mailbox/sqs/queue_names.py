@@ -60,3 +60,7 @@ class QueueUrls:
             with translated(Place("queue", queue, self._client.meta.region_name)):
                 self._known[queue] = self._client.get_queue_url(QueueName=queue)["QueueUrl"]
         return self._known[queue]
+
+    def forget(self, name: str) -> None:
+        """Ask for the URL of a queue again, because the queue was deleted."""
+        self._known.pop(check_queue_name(name, self._prefix), None)

@@ -15,7 +15,9 @@ from weakincentives.runtime.mailbox.errors import (
     InvalidParameterError,
     MailboxConnectionError,
     MailboxError,
+    MailboxResolutionError,
     PayloadTooLargeError,
+    QueueNotEmptyError,
     UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.limits import Limits, check_max_bytes
@@ -103,6 +105,7 @@ class SQSStore:
             idempotent_send=self.fifo,
             remembers_sequels=False,
             purge_forgets_ids=False,
+            makes_queues=False,
             atomic_batches=False,
             fenced=False,
             nack_counts=False,
@@ -224,6 +227,22 @@ class SQSStore:
         self._calls.call(self._client.purge_queue, {})
         self._held.clear()
         return before.pending + before.in_flight + before.delayed
+
+    async def delete(self, force: bool = False) -> bool:
+        """Delete the queue; return False if there is none.
+
+        Its messages are counted first, and SQS's counts are about a minute old.
+        """
+        try:
+            if not force:
+                counts = (await self.stats())[:3]
+                if any(counts):
+                    raise QueueNotEmptyError(self.name, *counts)
+            self._calls.call(self._client.delete_queue, {})
+        except MailboxResolutionError:
+            return False
+        self._held.clear()
+        return True
 
     async def stats(self) -> QueueStats:
         """Return SQS's counts, which are approximate and about a minute old."""

@@ -63,6 +63,8 @@ local function acknowledge(first, last)
   if #held > 0 then
     redis.call('HDEL', data, unpack(ids))
     redis.call('ZREM', invisible, unpack(held))
+    -- So that nothing stays behind of a queue that gets no more messages.
+    if redis.call('EXISTS', data) == 0 then redis.call('UNLINK', wake) end
   end
   return table.concat(answers)
 end

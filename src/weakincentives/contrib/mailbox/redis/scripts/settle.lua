@@ -32,6 +32,8 @@ function steps.ack(handles)
   for i, handle in ipairs(handles) do ids[i] = id_of(handle) end
   redis.call('HDEL', data, unpack(ids))
   redis.call('ZREM', invisible, unpack(handles))
+  -- So that nothing stays behind of a queue that gets no more messages.
+  if redis.call('EXISTS', data) == 0 then redis.call('UNLINK', wake) end
 end
 
 -- The record of a message that is given back.
