@@ -31,6 +31,13 @@ def send_many(path: str, count: int) -> None:
     SQLiteMailbox[int]("jobs", path).send_batch(list(range(count)))
 
 
+def send_each(path: str, first: int, count: int) -> None:
+    """Send numbers, one after the other."""
+    box = SQLiteMailbox[int]("jobs", path, durability="normal")
+    for number in range(first, first + count):
+        box.send(number)
+
+
 def contend(path: str, barrier: Any, seconds: float, results: Any) -> None:
     """Send, receive and acknowledge as often as possible; tell how often that was."""
     box = SQLiteMailbox[int]("jobs", path, durability="normal")
