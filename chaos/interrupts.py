@@ -180,6 +180,12 @@ OPERATIONS = (
     Operation(
         "purge", lambda w: w.box.send_batch(list("abc")), lambda w, _: w.box.purge(), (-3, 0, 0)
     ),
+    Operation(
+        "delete",
+        lambda w: w.box.send_batch(list("abc")),
+        lambda w, _: w.backend.delete("jobs", force=True),
+        (-3, 0, 0),
+    ),
     Operation("stats", lambda w: w.box.send("x"), lambda w, _: w.box.stats()),
     Operation("peek", lambda w: w.box.send("x"), lambda w, _: w.box.peek()),
 )
@@ -280,7 +286,7 @@ def trial(world: World, operation: Operation, interrupt: Callable[[Any], Any]) -
         change = (pending - 1, leased, delayed)
         if operation.name == "wait for a message":
             changes.add((-1, 1, 0))
-        if operation.name == "purge":
+        if operation.name in ("purge", "delete"):
             changes.add((-4, 0, 0))
     if change not in changes:
         yield f"{operation.name} {'returned' if returned else 'was interrupted'}: {change}"

@@ -88,6 +88,23 @@ class FirstReceiveForgotten(InMemoryStore):
         return super()._lease(entry, serial, until, wall)._replace(first_received_at=until)
 
 
+class DeleteKeepsIds(InMemoryStore):
+    """What was sent before the queue was deleted is still known."""
+
+    async def delete(self, force: bool = False) -> bool:
+        known = self._known_ids
+        deleted = await super().delete(force)
+        self._known_ids = known
+        return deleted
+
+
+class DeleteNeedsNoForce(InMemoryStore):
+    """A queue goes with its messages."""
+
+    async def delete(self, force: bool = False) -> bool:
+        return await super().delete(force=True)
+
+
 class DelayIgnored(InMemoryStore):
     """A delayed message is visible at once."""
 
@@ -341,6 +358,8 @@ MUTANTS: dict[str, type[InMemoryStore]] = {
 CAUGHT_BY = {
     "AcknowledgementForgotten": "test_exchange_acknowledges_and_receives",
     "CountNotRaised": "test_counts_add_up",
+    "DeleteKeepsIds": "test_the_ids_are_forgotten",
+    "DeleteNeedsNoForce": "test_a_queue_with_messages_is_not_deleted",
     "DelayIgnored": "test_a_delayed_message_is_hidden_until_it_is_due",
     "DeliveredTwice": "test_what_is_leased_is_hidden",
     "DuplicatePromotion": "test_a_stale_handle_cannot_harm_the_new_holder",

@@ -24,7 +24,9 @@ MODELLED = sorted(
     set(MUTANTS)
     - {
         # What the model says nothing about: capacity, retention, times of day, waking, minutes,
-        # and the place of what was undone.
+        # deleted queues, and the place of what was undone.
+        "DeleteKeepsIds",
+        "DeleteNeedsNoForce",
         "FirstReceiveForgotten",
         "HalfABatch",
         "IdsNeverForgotten",

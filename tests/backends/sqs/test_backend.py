@@ -1,5 +1,6 @@
 """connect("sqs://…"), the factory, and a queue that others use too."""
 
+import asyncio
 import gc
 import json
 import weakref
@@ -20,6 +21,7 @@ from weakincentives.runtime.mailbox import (
     MailboxClosedError,
     MailboxConnectionError,
     MailboxResolutionError,
+    QueueNotEmptyError,
     SerializationError,
     UnsupportedOperationError,
 )
@@ -284,3 +286,19 @@ def test_stats_show_the_redrive_policy_and_sqs_follows_it(ministack: Cloud) -> N
 )
 def test_the_region_of_a_url(queue_url: str, region: str | None) -> None:
     assert url_region(queue_url) == region
+
+
+def test_a_queue_is_deleted_by_its_name(ministack: Cloud) -> None:
+    prefix = f"p{new_id()}-"
+    with connect(url(ministack, prefix=prefix, create="true")) as backend:
+        orders = backend.mailbox("orders")
+        orders.send(1)
+        with pytest.raises(QueueNotEmptyError, match="'orders' was not deleted"):
+            backend.delete("orders")
+        assert backend.delete("orders", force=True) is True
+        assert backend.queues() == []
+        with pytest.raises(MailboxResolutionError):
+            orders.send(2)
+        assert backend.delete("orders") is False
+        assert asyncio.run(backend.delete_async("never-made")) is False
+        assert backend.queues() == []

@@ -46,6 +46,7 @@ def client_error(code: str, message: str = "", status: int = 400) -> boto.Client
         (client_error("ExpiredToken"), MailboxConnectionError, "ExpiredToken"),
         (client_error("OverLimit"), MailboxFullError, "in flight"),
         (client_error("PurgeQueueInProgress"), MailboxError, "one purge a minute"),
+        (client_error("QueueDeletedRecently"), MailboxError, "again in a minute"),
         (client_error("RequestThrottled"), MailboxConnectionError, "throttles"),
         (client_error("InternalError", status=500), MailboxConnectionError, "InternalError"),
         (client_error("InvalidAddress", "odd", status=404), MailboxError, "odd"),

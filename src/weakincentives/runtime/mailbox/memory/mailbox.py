@@ -131,7 +131,9 @@ class InMemoryMailboxFactory:
                     self._sweep()
                 # A signal handler may have made it meanwhile, in this very thread.
                 return self._mailboxes.setdefault(name, made)
-            self._mailboxes[name] = made.on_queue_of(known)
+            if not known.store.is_retired:  # if it is, a sweep of empty queues was interrupted
+                made.on_queue_of(known)
+            self._mailboxes[name] = made
             return made
 
     def _names(self) -> list[str]:

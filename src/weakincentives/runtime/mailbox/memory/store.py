@@ -300,12 +300,15 @@ class InMemoryStore:
         with self._lock:
             if self._in_step:
                 self._repair()
+            self._in_step = True
             counts = self._counts(now)
             if any(counts) and not force:
+                self._in_step = False
                 raise QueueNotEmptyError(self.name, *counts)
             found = not self.is_deleted
             self._empty()
             self._deleted = True
+            self._in_step = False
             return found
 
     @property
@@ -325,8 +328,13 @@ class InMemoryStore:
             self._max_size = NO_MORE
             return True
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether the queue takes no more messages."""
+        return self._max_size == NO_MORE
+
     def _no_room(self, wanted: int) -> MailboxError:
-        if self._max_size == NO_MORE:
+        if self.is_retired:
             return MailboxClosedError(f"{self.name!r} was closed; open another one to send more")
         return MailboxFullError(
             f"{self.name!r} holds {len(self._entries)} of at most {self._max_size} "
@@ -335,12 +343,9 @@ class InMemoryStore:
 
     def _counts(self, now: float) -> tuple[int, int, int]:
         """Return how many messages are pending, in flight and delayed."""
-        self._in_step = True
         self._promote(now)
         pending, in_flight = len(self._pending), len(self._leased)
-        delayed = len(self._entries) - pending - in_flight
-        self._in_step = False
-        return pending, in_flight, delayed
+        return pending, in_flight, len(self._entries) - pending - in_flight
 
     def _empty(self) -> int:
         """Remove everything; return how many messages there were."""
@@ -370,8 +375,10 @@ class InMemoryStore:
         with self._lock:
             if self._in_step:
                 self._repair()
+            self._in_step = True
             counts = self._counts(now)
             oldest = min((entry.sent for entry in self._pending), default=None)
+            self._in_step = False
         return QueueStats(*counts, None if oldest is None else now - oldest)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:

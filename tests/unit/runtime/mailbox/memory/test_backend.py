@@ -1,3 +1,4 @@
+import asyncio
 import threading
 from dataclasses import dataclass
 
@@ -9,9 +10,12 @@ from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     MailboxClosedError,
     MailboxFullError,
+    QueueNotEmptyError,
     ReplyState,
 )
+from weakincentives.runtime.mailbox.memory import mailbox
 from weakincentives.runtime.mailbox.memory.backend import MemoryBackend
+from weakincentives.runtime.mailbox.seam.store import Outgoing
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,58 @@ def test_threads_that_ask_at_once_get_the_same_mailbox() -> None:
     for thread in threads:
         thread.join()
     assert len({id(box) for box in got}) == 100
+
+
+def test_a_deleted_queue_is_no_longer_listed() -> None:
+    backend = MemoryBackend()
+    box = backend.mailbox("a")
+    box.send("job")
+    with pytest.raises(QueueNotEmptyError):
+        backend.delete("a")
+    assert backend.delete("a", force=True) is True
+    assert backend.queues() == []
+    assert backend.delete("a") is False
+    assert backend.delete("never-opened") is False
+    assert backend.mailbox("a") is box
+    box.send("again")
+    assert backend.queues() == ["a"]
+    assert asyncio.run(backend.delete_async("a", force=True)) is True
+    with pytest.raises(InvalidParameterError, match="name"):
+        backend.delete("{}")
+    backend.close()
+    with pytest.raises(MailboxClosedError):
+        backend.delete("a")
+
+
+def test_closed_queues_that_nobody_needs_do_not_pile_up() -> None:
+    backend = MemoryBackend()
+    backend.mailbox("open")
+    with backend.mailbox("full") as full:
+        full.send("kept")
+    with backend.mailbox("remembers") as remembers:
+        remembers.send("job", message_id="order-7")
+        remembers.receive()[0].acknowledge()
+    for number in range(1000):
+        with backend.mailbox(f"replies-{number}") as replies:
+            replies.send("answer")
+            replies.receive()[0].acknowledge()
+    names = backend.queues()
+    assert {"open", "full", "remembers", "replies-999"} <= set(names)
+    assert len(names) <= mailbox.SWEEP_AT
+    assert [message.body for message in backend.mailbox("full").receive()] == ["kept"]
+    with backend.mailbox("remembers") as again:
+        again.send("a repeat", message_id="order-7")
+        assert again.receive() == []
+
+
+def test_a_queue_that_is_dropped_takes_no_message_that_would_be_lost() -> None:
+    backend = MemoryBackend()
+    box = backend.mailbox("replies")
+    store = box.store
+    box.close()
+    assert store.retire_if_idle()
+    with pytest.raises(MailboxClosedError):
+        store.put_now([Outgoing("late", "answer")])
+    again = backend.mailbox("replies")
+    again.send("answer")
+    assert [message.body for message in again.receive()] == ["answer"]
