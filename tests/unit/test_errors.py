@@ -12,6 +12,7 @@ from weakincentives.runtime.mailbox import (
     MailboxResolutionError,
     NoReplyChannelError,
     PayloadTooLargeError,
+    QueueNotEmptyError,
     ReplyError,
     ReplyFailedError,
     ReplyNotAvailableError,
@@ -33,7 +34,7 @@ def test_the_root_of_all_errors_is_where_they_are() -> None:
 
 
 def test_there_are_errors_to_look_at() -> None:
-    assert len(ERRORS) == 21
+    assert len(ERRORS) == 22
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -44,7 +45,11 @@ def test_every_error_is_ours(error: type[Exception]) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [error for error in ERRORS if error not in (MailboxResolutionError, ReplyFailedError)],
+    [
+        error
+        for error in ERRORS
+        if error not in (MailboxResolutionError, QueueNotEmptyError, ReplyFailedError)
+    ],
 )
 def test_the_docstring_is_the_default_message(error: type[Exception]) -> None:
     assert str(error()) == inspect.getdoc(error)
@@ -65,6 +70,14 @@ def test_a_resolution_error_names_what_was_looked_for() -> None:
 def test_a_resolution_error_crosses_processes_as_it_is(error: MailboxResolutionError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.identifier, str(copy), copy.args) == ("client-7", str(error), error.args)
+
+
+def test_the_counts_of_a_queue_cross_processes() -> None:
+    error = QueueNotEmptyError("orders", 1, 2, 3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.queue, copy.pending, copy.in_flight, copy.delayed) == ("orders", 1, 2, 3)
+    assert str(copy) == str(error)
+    assert "6 messages (1 pending, 2 in flight, 3 delayed)" in str(error)
 
 
 def test_a_failed_reply_crosses_processes_as_it_is() -> None:

@@ -272,7 +272,7 @@ def _counted(backend: Backend, queue: str) -> MailboxStats:
     try:
         return backend.mailbox(queue).stats()
     except MailboxResolutionError:
-        return MailboxStats(0, 0, 0)
+        return MailboxStats(0, 0, 0, None)
 
 
 def _confirm_delete(counted: MailboxStats, queue: str) -> None:
