@@ -84,9 +84,11 @@ class Deleting(Harness):
     def test_a_lease_on_a_deleted_queue_has_ended(self) -> None:
         box = self.deletable_box()
         box.send(1, message_id="order-7")
-        box.send(2)
-        held, other = self.take(box, 2)
+        self.fill(box, *"abc")
+        held, other, third, fourth = self.take(box, 4)
         assert self.delete(box, force=True) is True
+        assert box.release_batch([third]) == [False]
+        assert box.acknowledge_batch([fourth]) == [False]
         box.send(3, message_id="order-7")
         with refused():
             held.acknowledge()

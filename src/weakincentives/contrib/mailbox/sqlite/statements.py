@@ -229,6 +229,8 @@ def undo(connection: apsw.Connection, queries: Queries, handles: Sequence[str]) 
 
 def _undo(connection: apsw.Connection, queries: Queries, seq: int, token: int) -> bool:
     end = connection.execute(queries["next_place"]).get
+    if end is None:
+        return False  # the queue was deleted
     following = connection.execute(queries["next_in_line"], (seq,)).get
     holes = range(seq + 1, end if following is None else following)
     if not connection.execute(queries["is_first"], (seq,)).get:
