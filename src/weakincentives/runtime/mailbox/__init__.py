@@ -41,6 +41,7 @@ from .errors import (
 from .limits import Limits
 from .message import Message, Peeked
 from .resolver import CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver
+from .workers import HeldMessage, LoopInfo, WorkerInfo
 
 if TYPE_CHECKING:
     from .testing import CollectingMailbox as CollectingMailbox
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Capabilities",
     "CompositeResolver",
+    "HeldMessage",
     "InMemoryMailbox",
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
@@ -58,6 +60,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "Limits",
+    "LoopInfo",
     "Mailbox",
     "MailboxClosedError",
     "MailboxConnectionError",
@@ -92,6 +95,7 @@ __all__ = [
     "SerializationError",
     "UnsupportedOperationError",
     "WinkError",
+    "WorkerInfo",
     "as_completed",
     "as_completed_async",
 ]

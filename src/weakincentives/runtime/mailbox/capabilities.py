@@ -29,6 +29,8 @@ class Capabilities:
     """A single message may be delayed."""
     cancels: bool = True
     """A single message can be cancelled: ``mailbox.cancel(message_id)``."""
+    lists_workers: bool = True
+    """``backend.workers()`` lists the processes that serve the queues."""
     peeks: bool = True
     """``peek()`` and leasing by id work."""
     exact_counts: bool = True

@@ -13,6 +13,7 @@ __all__ = [
     "ReplyArguments",
     "Script",
     "SettleSettings",
+    "WorkerSettings",
     "script",
 ]
 
@@ -64,6 +65,13 @@ class EmitSettings(NamedTuple):
     token: str
 
 
+class WorkerSettings(NamedTuple):
+    """What write_worker.lua is given before the entry."""
+
+    id: str
+    lasts: int
+
+
 class ReplyArguments(NamedTuple):
     """The arguments of reply.lua; most steps need only the first three."""
 
@@ -90,6 +98,8 @@ KEYS = {
     "reply": ("entry", "bell", "expiry", "parts"),
     "emit": ("entry", "parts"),
     "expired_replies": ("expiry",),
+    "write_worker": ("workers", "worker_expiry"),
+    "workers": ("workers", "worker_expiry"),
     "mend": (),
 }
 ARGUMENTS = {
@@ -102,6 +112,7 @@ ARGUMENTS = {
     "reply": ReplyArguments._fields,
     "emit": EmitSettings._fields,
     "expired_replies": ("limit",),
+    "write_worker": (*WorkerSettings._fields, "entry"),
 }
 
 

@@ -14,6 +14,7 @@ from .client import ScriptClient
 from .connection import Interrupt
 from .queue import Queue
 from .replies import creation_keys, is_beside
+from .workers import RedisWorkerTable
 
 __all__ = ["QueueListener", "RedisStore"]
 
@@ -29,6 +30,7 @@ class RedisStore:
     def __init__(self, client: ScriptClient, queue: Queue, look_interval: float = 1.0) -> None:
         self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
         self.client = client
+        self.worker_table = RedisWorkerTable(client)
         self.queue = queue
         self.name = queue.name
         self.look_interval = look_interval

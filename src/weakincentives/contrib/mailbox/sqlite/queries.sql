@@ -436,3 +436,21 @@ SELECT DISTINCT CAST({column} AS BLOB) FROM {table} WHERE typeof({column}) = 'te
 
 -- name: make_bytes
 UPDATE OR REPLACE {table} SET {column} = CAST({column} AS BLOB) WHERE {column} = CAST(? AS TEXT)
+
+-- name: worker_write
+INSERT INTO worker (id, written_us, expires_us, entry)
+VALUES (?1, now_us(), now_us() + ?2, ?3)
+ON CONFLICT DO UPDATE SET written_us = excluded.written_us, expires_us = excluded.expires_us,
+    entry = excluded.entry
+
+-- name: worker_expire
+DELETE FROM worker WHERE expires_us <= now_us() OR expires_us > now_us() + {far}
+
+-- name: worker_remove
+DELETE FROM worker WHERE id = ?
+
+-- name: workers
+SELECT entry, now_us() - written_us FROM worker
+WHERE expires_us > now_us() AND expires_us <= now_us() + {far}
+    AND typeof(entry) = 'blob' AND typeof(written_us) = 'integer'
+ORDER BY expires_us DESC LIMIT 10000

@@ -38,6 +38,7 @@ from .replies import SQLiteReplyTable
 from .reply_rows import start_in
 from .unreadable import LEASED_ROW_TYPES, mended, mended_seen
 from .wake import Key
+from .workers import SQLiteWorkerTable
 
 __all__ = ["SQLiteStore"]
 
@@ -66,6 +67,7 @@ class SQLiteStore:
         self.backend_key = database.file.key
         self.clock = database.clock
         self.look_interval = look_interval
+        self.worker_table = SQLiteWorkerTable(database)
         self._database = database
         self._max_size = max_size
         self._retention_us = None if retention is None else int(retention * MICRO)

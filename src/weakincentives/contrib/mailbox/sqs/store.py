@@ -109,6 +109,7 @@ class SQSStore:
             uncounted_releases=False,
             delays=not self.fifo,
             cancels=False,
+            lists_workers=False,
             peeks=False,
             exact_counts=False,
             long_polls=True,

@@ -31,6 +31,8 @@ from weakincentives.runtime.mailbox.seam.store import (
 )
 from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, Bell, BellListener
 
+from .workers import InMemoryWorkerTable
+
 __all__ = ["InMemoryStore"]
 
 PENDING, LEASED, DELAYED, GONE = "pending", "leased", "delayed", "gone"
@@ -78,6 +80,7 @@ class InMemoryStore:
         self.look_interval = look_interval
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.bell = Bell()
+        self.worker_table = InMemoryWorkerTable(self.clock)
         self._now = self.clock.monotonic
         self._wall = self.clock.time
         self._max_size = max_size

@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_chec
 from weakref import WeakSet
 
 from weakincentives.dispatch import Dispatcher
+from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.api import Mailbox
 from weakincentives.runtime.mailbox.errors import MailboxClosedError, UnsupportedOperationError
 from weakincentives.runtime.mailbox.limits import check_id
@@ -14,16 +15,23 @@ from weakincentives.runtime.mailbox.replies.reply import PendingReply, Reply
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.resolver import MailboxResolver
+from weakincentives.runtime.mailbox.workers import WorkerInfo, worker_of
 
+from .driver import Make, Steps, run
 from .forks import begin_anew_in_children, usable_lock
 from .options import DEFAULT_TTL, QueueOptions
 from .reply_table import ReplyStore
+from .step_threads import hop
 from .store import Store
+from .worker_table import WorkerTable
 
 __all__ = ["Backend", "BaseBackend"]
 
+logger = get_logger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
+V = TypeVar("V")
 M = TypeVar("M", bound=StoreMailbox[Any, Any])
 S = TypeVar("S", bound=ReplyStore[Any] | None)
 
@@ -106,6 +114,17 @@ class Backend(Protocol):
         """List the queues that hold messages, or are known here."""
         ...
 
+    def workers(self) -> list[WorkerInfo]:
+        """List the processes that serve queues here, by host and process id.
+
+        A process that was killed is listed for up to 20 seconds more.
+        """
+        ...
+
+    async def workers_async(self) -> list[WorkerInfo]:
+        """Do what `workers` does."""
+        ...
+
     def reply_store(self) -> ReplyStore[Any]:
         """Return the store for the replies to `send_expecting_reply`."""
         ...
@@ -147,6 +166,10 @@ class BaseBackend(ABC, Generic[M, S]):
     @abstractmethod
     def queues(self) -> list[str]:
         """List the queues that hold messages, or are known here."""
+
+    def _worker_table(self) -> WorkerTable | None:
+        """Return the table of workers; None if there is none here."""
+        return None
 
     def _disconnect(self) -> None:
         """Close files and connections, after all mailboxes."""
@@ -247,6 +270,32 @@ class BaseBackend(ABC, Generic[M, S]):
             mailbox.dispatcher = mailbox.dispatcher or self._dispatcher
         return [self._dispatcher, *(one.dispatcher for one in mailboxes if one.dispatcher)]
 
+    def workers(self) -> list[WorkerInfo]:
+        """List the processes that serve queues here, by host and process id.
+
+        A process that was killed is listed for up to 20 seconds more.
+        """
+        return run(lambda: self._workers(self._known_worker_table()))
+
+    async def workers_async(self) -> list[WorkerInfo]:
+        """Do what `workers` does."""
+        table = self._known_worker_table()
+        return await _in_loop(table, lambda: self._workers(table))
+
+    def _known_worker_table(self) -> WorkerTable:
+        self._check_open()
+        table = self._worker_table()
+        if table is None:
+            raise UnsupportedOperationError(f"{self!r} cannot list its workers")
+        return table
+
+    async def _workers(self, table: WorkerTable) -> list[WorkerInfo]:
+        found = [worker_of(row) for row in await table.rows()]
+        workers = [worker for worker in found if worker is not None]
+        if len(workers) < len(found):
+            logger.warning("%r: %d workers cannot be read", self, len(found) - len(workers))
+        return sorted(workers, key=lambda worker: (worker.host, worker.pid, worker.id))
+
     def reply_store(self) -> S:
         """Return the store for the replies to `send_expecting_reply`."""
         return self._replies
@@ -295,3 +344,13 @@ class BaseBackend(ABC, Generic[M, S]):
     def _check_open(self) -> None:
         if self._closed:
             raise MailboxClosedError(f"{self!r} was closed")
+
+
+class _Stepping(Protocol):
+    @property
+    def steps(self) -> Steps: ...
+
+
+async def _in_loop(table: _Stepping, make: Make[V]) -> V:
+    """Await steps of a table, in another thread if they would block."""
+    return await (hop(make, table) if table.steps == "blocking" else make())
