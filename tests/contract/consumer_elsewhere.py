@@ -68,6 +68,7 @@ class RemoteStore:
         self.put = local.put
         self.peek = local.peek
         self.cancel = local.cancel
+        self.worker_table = local.worker_table
         self.close = local.close
 
     async def lease(

@@ -16,7 +16,6 @@ from weakincentives.ids import new_id
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import (
     MailboxClosedError,
-    MailboxError,
     UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
@@ -71,7 +70,7 @@ class Announcer:
     """
 
     def __init__(self, table: WorkerTable, announcers: "Announcers") -> None:
-        self._table = table
+        self.table = table
         self._announcers = announcers
         self._id = new_id()
         self._started_at = datetime.now(UTC)
@@ -84,6 +83,11 @@ class Announcer:
         self._leaving: list[Any] = []
         self._is_listed = False
         self._has_failed = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None
 
     def enter(self, key: object, loop: ServingLoop) -> None:
         """List a loop from now on; this never fails, and talks to nobody."""
@@ -136,7 +140,7 @@ class Announcer:
             return False
         if self._is_listed:
             self._is_listed = False
-            self._step(lambda: self._table.remove(self._id))
+            self._step(lambda: self.table.remove(self._id))
         with self._lock:
             leaving, self._leaving = self._leaving, []
             for gone in leaving:
@@ -155,7 +159,7 @@ class Announcer:
     def _write(self, loops: list[ServingLoop]) -> None:
         self._is_listed = True  # also if it fails: it may have been written
         self._step(
-            lambda: self._table.write(
+            lambda: self.table.write(
                 self._id, encoded(self._describe(loops)), LISTED_BEATS * BEAT_SECONDS
             )
         )
@@ -168,10 +172,7 @@ class Announcer:
         except Exception as error:  # noqa: BLE001 - a worker must run on whatever becomes of this
             if not self._has_failed:
                 self._has_failed = True
-                logger.warning(
-                    "this worker cannot be listed, and runs on: %s",
-                    error if isinstance(error, MailboxError) else repr(error),
-                )
+                logger.warning("this worker cannot be listed, and runs on: %s", error)
         else:
             self._has_failed = False
 
@@ -179,7 +180,8 @@ class Announcer:
         infos: dict[str, LoopInfo] = {}
         held: list[tuple[str, Attempt]] = []
         for loop in loops:
-            attempts = list(loop.held())
+            # A loop that waits for messages may still have what it has settled before.
+            attempts = [one for one in loop.held() if not one.message.is_finalized]
             held += ((loop.mailbox, attempt) for attempt in attempts)
             before = infos.get(loop.mailbox, LoopInfo(loop.mailbox, 0, 0))
             lags = [lag for lag in (before.lag_seconds, loop.lag()) if lag is not None]
@@ -223,7 +225,7 @@ class Announcers:
         """Begin without any, as a forked child must: its loops are the parent's."""
         self._lock = threading.Lock()
         # Keyed by identity; a table keeps what identifies its backend, so that no id is reused.
-        self._of: dict[int, tuple[Announcer, WorkerTable]] = {}
+        self._of: dict[int, Announcer] = {}
 
     def enter(self, key: object, mailbox: Any, loop: ServingLoop) -> Announcer | None:
         """List a loop with the backend of its mailbox; None if that keeps no list."""
@@ -231,17 +233,16 @@ class Announcers:
         if table is None:
             return None
         with self._lock:
-            place = id(backend_of(table))
-            announcer, _ = self._of.setdefault(place, (Announcer(table, self), table))
+            announcer = self._of.setdefault(id(backend_of(table)), Announcer(table, self))
             announcer.enter(key, loop)
         return announcer
 
     def forget(self, announcer: Announcer) -> None:
         """Remove an announcer whose thread has ended, unless it has a new one."""
+        place = id(backend_of(announcer.table))
         with self._lock:
-            for place, (one, _) in list(self._of.items()):
-                if one is announcer and one._thread is None:
-                    del self._of[place]
+            if self._of.get(place) is announcer and not announcer.is_running:
+                del self._of[place]
 
 
 def _table_of(mailbox: Any) -> WorkerTable | None:
