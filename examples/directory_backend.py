@@ -48,6 +48,7 @@ class DirectoryStore:
         uncounted_releases=False,
         cancels=False,
         lists_workers=False,
+        pauses=False,
         peeks=False,
     )
     look_interval = 1.0

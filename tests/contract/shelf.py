@@ -52,7 +52,7 @@ class AwaitedStore:
         self.name = name
         self.bell = self.inner.bell
         self.limits = self.inner.limits
-        self.capabilities = replace(self.inner.capabilities, lists_workers=False)
+        self.capabilities = replace(self.inner.capabilities, lists_workers=False, pauses=False)
         self.clock, self.look_interval = self.inner.clock, self.inner.look_interval
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
@@ -135,6 +135,7 @@ class FrugalStore(InMemoryStore):
         delays=False,
         cancels=False,
         lists_workers=False,
+        pauses=False,
         peeks=False,
         exact_counts=False,
     )

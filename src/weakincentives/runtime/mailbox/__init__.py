@@ -40,6 +40,7 @@ from .errors import (
 )
 from .limits import Limits
 from .message import Message, Peeked
+from .pauses import QueuePause
 from .resolver import CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver
 from .workers import HeldMessage, LoopInfo, WorkerInfo
 
@@ -76,6 +77,7 @@ __all__ = [
     "Part",
     "PayloadTooLargeError",
     "Peeked",
+    "QueuePause",
     "ReceiptHandleExpiredError",
     "ReentrantStepError",
     "RegistryResolver",

@@ -17,6 +17,7 @@ from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
 from .client import ScriptClient, script_client
 from .mailbox import RedisMailbox
+from .pauses import RedisPauseTable
 from .replies import RedisReplyStore
 from .resp import pack
 from .workers import RedisWorkerTable
@@ -59,6 +60,9 @@ class RedisBackend(BaseBackend[RedisMailbox[Any, Any], RedisReplyStore[Any]]):
 
     def _worker_table(self) -> RedisWorkerTable:
         return RedisWorkerTable(script_client(self._client))
+
+    def _pause_table(self) -> RedisPauseTable:
+        return RedisPauseTable(script_client(self._client))
 
     def _open(self, name: str, options: QueueOptions) -> RedisMailbox[Any, Any]:
         return RedisMailbox._opened(name, self._client, options, self._min_replicas)

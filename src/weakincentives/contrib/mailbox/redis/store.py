@@ -12,6 +12,7 @@ from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoi
 
 from .client import ScriptClient
 from .connection import Interrupt
+from .pauses import RedisPauseTable
 from .queue import Queue
 from .replies import creation_keys, is_beside
 from .workers import RedisWorkerTable
@@ -31,6 +32,7 @@ class RedisStore:
         self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
         self.client = client
         self.worker_table = RedisWorkerTable(client)
+        self.pause_table = RedisPauseTable(client)
         self.queue = queue
         self.name = queue.name
         self.look_interval = look_interval

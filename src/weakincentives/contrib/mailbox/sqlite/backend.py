@@ -12,6 +12,7 @@ from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
 from .database import Database
 from .mailbox import SQLiteMailbox
+from .pauses import SQLitePauseTable
 from .queries import QUERIES
 from .registry import shared_database
 from .replies import SQLiteReplyStore
@@ -41,6 +42,9 @@ class SQLiteBackend(BaseBackend[SQLiteMailbox[Any, Any], SQLiteReplyStore[Any]])
 
     def _worker_table(self) -> SQLiteWorkerTable:
         return SQLiteWorkerTable(self._database)
+
+    def _pause_table(self) -> SQLitePauseTable:
+        return SQLitePauseTable(self._database)
 
     def _open(self, name: str, options: QueueOptions) -> SQLiteMailbox[Any, Any]:
         self._database.check_open()

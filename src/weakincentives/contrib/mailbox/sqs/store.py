@@ -110,6 +110,7 @@ class SQSStore:
             delays=not self.fifo,
             cancels=False,
             lists_workers=False,
+            pauses=False,
             peeks=False,
             exact_counts=False,
             long_polls=True,

@@ -16,6 +16,7 @@ from weakincentives.runtime.mailbox.seam.options import DEFAULT_TTL, QueueOption
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyStore
 from weakincentives.serde import Codec
 
+from .pauses import InMemoryPauseTable
 from .replies import InMemoryReplyStore
 from .store import InMemoryStore
 from .workers import InMemoryWorkerTable
@@ -103,7 +104,7 @@ class InMemoryMailboxFactory:
     def __init__(self) -> None:
         self._lock: Any = threading.RLock()
         self._mailboxes: dict[str, InMemoryMailbox[Any, Any]] = {}
-        self._workers = InMemoryWorkerTable()
+        self._workers, self._pauses = InMemoryWorkerTable(), InMemoryPauseTable()
         begin_anew_in_children(self)
 
     def _begin_anew(self) -> None:
@@ -123,7 +124,7 @@ class InMemoryMailboxFactory:
                 return known
             made: InMemoryMailbox[Any, Any] = InMemoryMailbox._opened(name, options)
             assert isinstance(made.store, InMemoryStore)
-            made.store.worker_table = self._workers
+            made.store.share(self._workers, self._pauses)
             if known is None:
                 # A signal handler may have made it meanwhile, in this very thread.
                 return self._mailboxes.setdefault(name, made)
