@@ -69,6 +69,8 @@ class RemoteStore:
         self.peek = local.peek
         self.cancel = local.cancel
         self.delete = local.delete
+        self.worker_table = local.worker_table
+        self.pause_table = local.pause_table
         self.close = local.close
 
     async def lease(

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,9 @@ from weakincentives.runtime.mailbox import (
     Message,
     Peeked,
     QueueNotEmptyError,
+    QueuePause,
     SerializationError,
+    UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.seam.backend import Backend
 from weakincentives.serde import Codec, EncodeError
@@ -57,7 +60,7 @@ def register(app: typer.Typer) -> None:
 def queues(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """List the queues, and count the messages in each."""
     with connect_existing(url) as backend:
-        names = backend.queues()
+        names = sorted({*backend.queues(), *_pauses(backend)})
         if not names and not as_json:
             output.print_line("There are no queues here yet.")
             return
@@ -308,8 +311,10 @@ def _stats_of(backend: Backend, names: list[str]) -> Iterator[tuple[str, Mailbox
 
 def _show_stats(backend: Backend, names: list[str], as_json: bool) -> None:
     if as_json:
+        pauses = _pauses(backend)
         for name, counted in _stats_of(backend, names):
-            output.print_json({"queue": name, **_fields(counted)})
+            paused = {"paused": _pause_facts(pauses[name])} if name in pauses else {}
+            output.print_json({"queue": name, **_fields(counted), **paused})
     else:
         tables.show(_stats_table(backend, names))
 
@@ -325,24 +330,44 @@ def _fields(counted: MailboxStats) -> dict[str, Any]:
 
 
 def _stats_table(backend: Backend, names: list[str]) -> Table:
+    pauses = _pauses(backend)
     rows = [
-        (name, each.pending, each.in_flight, each.delayed, _age(each), each.unreadable)
+        (
+            *(name, each.pending, each.in_flight, each.delayed, _age(each), each.unreadable),
+            _pause_text(pauses.get(name)),
+        )
         for name, each in _stats_of(backend, names)
     ]
-    columns = ("queue", "pending", "in flight", "delayed", "oldest", "unreadable")
-    # Records are rarely set aside, so the column is shown only if a queue has some.
-    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    return tables.table("Queues", columns[:shown], (row[:shown] for row in rows))
+    columns = ("queue", "pending", "in flight", "delayed", "oldest", "unreadable", "paused")
+    # Records are rarely set aside, and queues rarely paused, so those columns are shown only if
+    # there is something to show.
+    shown = [at for at in range(len(columns)) if at < 5 or any(row[at] for row in rows)]
+    return tables.table(
+        "Queues", (columns[at] for at in shown), ([row[at] for at in shown] for row in rows)
+    )
+
+
+def _pauses(backend: Backend) -> dict[str, QueuePause]:
+    try:
+        return {pause.queue: pause for pause in backend.paused()}
+    except UnsupportedOperationError:
+        return {}
+
+
+def _pause_text(pause: QueuePause | None) -> str:
+    if pause is None:
+        return ""
+    since = output.duration((datetime.now(UTC) - pause.paused_at).total_seconds())
+    return f"for {since} by {pause.by}" + (f": {pause.because}" if pause.because else "")
+
+
+def _pause_facts(pause: QueuePause) -> dict[str, Any]:
+    return {"at": pause.paused_at.isoformat(), "by": pause.by, "because": pause.because}
 
 
 def _age(counted: MailboxStats) -> str:
     seconds = counted.oldest_age_seconds
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return "-" if seconds is None else output.duration(seconds)
 
 
 def _show(message: Message[Any, Any] | Peeked[Any], as_json: bool) -> None:

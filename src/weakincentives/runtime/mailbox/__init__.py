@@ -41,7 +41,9 @@ from .errors import (
 )
 from .limits import Limits
 from .message import Message, Peeked
+from .pauses import QueuePause
 from .resolver import CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver
+from .workers import HeldMessage, LoopInfo, WorkerInfo
 
 if TYPE_CHECKING:
     from .testing import CollectingMailbox as CollectingMailbox
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Capabilities",
     "CompositeResolver",
+    "HeldMessage",
     "InMemoryMailbox",
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
@@ -59,6 +62,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "Limits",
+    "LoopInfo",
     "Mailbox",
     "MailboxClosedError",
     "MailboxConnectionError",
@@ -75,6 +79,7 @@ __all__ = [
     "PayloadTooLargeError",
     "Peeked",
     "QueueNotEmptyError",
+    "QueuePause",
     "ReceiptHandleExpiredError",
     "ReentrantStepError",
     "RegistryResolver",
@@ -94,6 +99,7 @@ __all__ = [
     "SerializationError",
     "UnsupportedOperationError",
     "WinkError",
+    "WorkerInfo",
     "as_completed",
     "as_completed_async",
 ]

@@ -16,7 +16,7 @@ from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries, call_s
 from . import decide
 from .attempt import ACKNOWLEDGED, UNANSWERED, Attempt
 from .awaited_inbox import LoopInbox
-from .blocked_loop import LOOP_WATCH
+from .blocked_loop import LOOP_WATCH, WatchedLoop
 from .decide import RUN
 from .handler_tasks import HandlerTasks
 from .mailbox_faults import MISUSE, MailboxFaults
@@ -83,6 +83,7 @@ class WorkerLoop:
         self._receiving: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[Any] | None = None
+        self._watched: WatchedLoop | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._context = copy_context()
@@ -105,6 +106,14 @@ class WorkerLoop:
         """Return the attempts whose leases this holds."""
         return [*self._being_settled, *self.finished, *self._at_work]
 
+    def serves(self, run_in_progress: RunInProgress) -> bool:
+        """Return whether this is part of a run, in this process."""
+        return self._run is run_in_progress and not self._is_inherited
+
+    def lag(self) -> float | None:
+        """Return how late the event loop was lately; None if that is not known."""
+        return None if self._watched is None else self._watched.lag
+
     def disown(self) -> None:
         """In a forked child: leave all attempts to the parent."""
         self._is_inherited = True
@@ -124,7 +133,7 @@ class WorkerLoop:
         ends them at once.
         """
         self._serving = asyncio.current_task()
-        watched = LOOP_WATCH.watch(self._inbox.name)
+        watched = self._watched = LOOP_WATCH.watch(self._inbox.name)
         try:
             self._shared.loops[self] = threading.get_ident()
             QUARANTINE.join(self)

@@ -93,6 +93,14 @@ class WorkerThread:
         waiting, finished = list(self.waiting), list(self.finished)
         return [*finished, *(attempt for attempt in waiting if attempt not in finished)]
 
+    def serves(self, run_in_progress: RunInProgress) -> bool:
+        """Return whether this is part of a run, in this process."""
+        return self._run is run_in_progress and not self.is_inherited
+
+    def lag(self) -> float | None:
+        """Return None: there is no event loop."""
+        return None
+
     def disown(self) -> None:
         """In a forked child: leave all attempts to the parent."""
         self.is_inherited = True

@@ -33,6 +33,7 @@ pytest.register_assert_rewrite(
             "harness",
             "leases",
             "machine",
+            "operating",
             "reply_channel",
             "reply_jobs",
             "reply_store",
@@ -56,6 +57,7 @@ from .delivery import Delivery  # noqa: E402
 from .events import Events  # noqa: E402
 from .leases import Leasing  # noqa: E402
 from .machine import MailboxMachine, StateMachine  # noqa: E402
+from .operating import Operating  # noqa: E402
 from .release import Releasing  # noqa: E402
 from .reply_channel import ExpectingReply  # noqa: E402
 from .reply_store import ReplyStoreContract  # noqa: E402
@@ -79,6 +81,7 @@ class MailboxContract(
     Callers,
     Cancelling,
     Deleting,
+    Operating,
     RoundTrip,
     TypeChecks,
     Validation,
