@@ -67,10 +67,11 @@ class RecordedStore:
     def carries(self, place: Any) -> bool:
         return hasattr(self.inner, "carries") and bool(self.inner.carries(_inner(place)))
 
-    async def put_expecting(self, message: Any, table: Any, reply: Any) -> None:
+    async def put_expecting(self, messages: Any, table: Any, replies: Any) -> None:
         self._hook("before", "send")
-        with self._recorded("send", [(message.id, "")], message.delay):
-            await self.inner.put_expecting(message, table, reply)
+        sends = [(message.id, "") for message in messages]
+        with self._recorded("send", sends, max(message.delay for message in messages)):
+            await self.inner.put_expecting(messages, table, replies)
         self._hook("after", "send")
 
     async def lease(

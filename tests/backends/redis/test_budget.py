@@ -99,6 +99,13 @@ def test_a_life_in_batches(warm: Box, server: Standalone) -> None:
     assert round_trips(calls(server)) / 500 <= 0.05
 
 
+def test_a_batch_of_requests_is_one_round_trip_per_thousand(warm: Box, server: Standalone) -> None:
+    warm.send_expecting_reply(0)
+    server.command("CONFIG", "RESETSTAT")
+    replies = warm.send_batch_expecting_replies([BODY] * 1001)
+    assert (round_trips(calls(server)), len(replies)) == (2, 1001)
+
+
 def test_bytes_for_each_message(box: Box, server: Standalone) -> None:
     def used() -> int:
         return int(server.info("memory")["used_memory"])

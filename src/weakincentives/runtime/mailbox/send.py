@@ -1,8 +1,10 @@
 """Sending: a message is checked and sealed before anything is stored."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from weakincentives.dispatch import has_subscribers, publish
 from weakincentives.error_text import error_type
@@ -31,11 +33,15 @@ __all__ = [
     "outgoing",
     "outgoing_batch",
     "send_batch",
+    "send_batch_expecting_replies",
     "send_expecting_reply",
     "send_replay",
     "sent",
     "stored_of",
 ]
+
+Put: TypeAlias = Callable[[Sequence[Outgoing]], Awaitable[int | None]]
+"""Stores messages, as `Store.put` does."""
 
 DEFAULT_TIMEOUT = 300.0
 """How long a reply is reopened for if nobody knows any more how long its caller would wait."""
@@ -47,6 +53,8 @@ def outgoing_batch(
     delay_seconds: float,
     reply_to: "Mailbox[Any, None] | None",
     message_ids: Sequence[str] | None = None,
+    *,
+    expects_replies: bool = False,
 ) -> list[Outgoing]:
     """Check and seal several messages; nothing has happened if this raises."""
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Sequence):
@@ -58,11 +66,14 @@ def outgoing_batch(
             f"message_ids must be one for each of the {len(bodies)} bodies, not {len(message_ids)}"
         )
     given, ids = message_ids is not None, message_ids or new_ids(len(bodies))
+    replies: Sequence[str | None] = (
+        new_ids(len(bodies)) if expects_replies else [None] * len(bodies)
+    )
     added = _announced(box, ids, None) if ids and box.dispatcher is not None else None
     try:
         return [
-            outgoing(box, body, delay_seconds, reply_to, added, id if given else None, None, id)
-            for body, id in zip(bodies, ids, strict=True)
+            outgoing(box, body, delay_seconds, reply_to, added, id if given else None, reply, id)
+            for body, id, reply in zip(bodies, ids, replies, strict=True)
         ]
     except Exception as error:
         not_sent(box, ids, error)
@@ -81,14 +92,17 @@ def stored_of(ids: Sequence[str]) -> int | None:
     return ids.stored if isinstance(ids, SentIds) else None
 
 
-async def send_batch(box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing]) -> list[str]:
+async def send_batch(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing], put: Put | None = None
+) -> list[str]:
     """Store a batch, in as many steps as the backend needs; return the ids."""
+    put = put or box.store.put
     size = box.limits.max_send_batch
     ids = SentIds()
     for start in range(0, len(messages), size):
         part = messages[start : start + size]
         with _part_of(box, messages, ids):
-            added = await box.store.put(part)
+            added = await put(part)
         if ids.stored is not None:
             ids.stored = None if added is None else ids.stored + added
         ids += [sent(box, message) for message in part]
@@ -107,14 +121,23 @@ def _part_of(
         if not isinstance(error, MailboxError):
             raise
         # A backend whose steps are not all or nothing says what became of each message.
-        of_step = (result for result in getattr(error, "results", ()) if isinstance(result, str))
-        error.sent_ids = (*sent_ids, *of_step)
+        error.sent_ids = (*sent_ids, *filter(_is_id, _results(error)))
         if sent_ids:
             error.add_note(
                 f"{len(sent_ids)} of {len(messages)} messages were sent before this error; "
                 f"its sent_ids has their ids"
             )
         raise
+
+
+def _results(error: Exception) -> Sequence[object]:
+    """Return what a backend whose steps are not all or nothing says of each message."""
+    results: Sequence[object] = getattr(error, "results", ())
+    return results
+
+
+def _is_id(result: object) -> TypeGuard[str]:
+    return isinstance(result, str)
 
 
 def sent(box: "StoreMailbox[Any, Any]", message: Outgoing) -> str:
@@ -154,41 +177,83 @@ async def send_expecting_reply(
     keep: float | None,
 ) -> PendingReply[Any]:
     """Store a message and the pending reply to it."""
+    times = _checked_times(box, reply_timeout, delay_seconds, keep)
+    box._replies()  # raises if there is no place for one
+    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=new_id())
+    (reply,) = await _send_expecting(box, [message], *times)
+    return reply
+
+
+async def send_batch_expecting_replies(
+    box: "StoreMailbox[Any, Any]",
+    bodies: Sequence[Any],
+    reply_timeout: float,
+    delay_seconds: float,
+    keep: float | None,
+) -> list[PendingReply[Any]]:
+    """Store several messages and the pending reply to each of them."""
+    times = _checked_times(box, reply_timeout, delay_seconds, keep)
+    box._replies()
+    messages = outgoing_batch(box, bodies, delay_seconds, None, expects_replies=True)
+    return await _send_expecting(box, messages, *times)
+
+
+def _checked_times(
+    box: "StoreMailbox[Any, Any]", reply_timeout: float, delay_seconds: float, keep: float | None
+) -> tuple[float, float]:
+    """Return how long a reply is waited for, and how long it is kept then."""
     check_positive("reply_timeout", reply_timeout)
     kept = 0.0 if keep is None else check_positive("keep", keep)
-    replies, reply_id = box._replies(), new_id()
     if box.limits.delay(delay_seconds) >= reply_timeout:
         raise InvalidParameterError(
             f"delay_seconds must be less than reply_timeout, or no caller waits any more when the "
             f"message can be received: delay_seconds is {delay_seconds!r}, "
             f"reply_timeout {reply_timeout!r}"
         )
-    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
-    new = NewReply(reply_id, reply_timeout, box._owner_of_reply(message.id), kept)
+    return reply_timeout, kept
+
+
+async def _send_expecting(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing], ttl: float, keep: float
+) -> list[PendingReply[Any]]:
+    replies = box._replies()
+    handles: list[PendingReply[Any]] = [
+        PendingReply(
+            replies, str(m.reply_id), message_id=m.id, is_asker=True, store_of=box._store_of
+        )
+        for m in messages
+    ]
     try:
-        await _put_expecting(box, message, replies, new)
-    except Exception as error:
-        not_sent(box, (message.id,), error)
+        await send_batch(box, messages, partial(_put_expecting, box, replies, ttl, keep))
+    except MailboxError as error:
+        # These jobs will run, and nobody else has the ids of the replies to them.
+        ids = set(error.sent_ids)
+        error.sent_replies = [handle for handle in handles if handle.message_id in ids]
         raise
-    sent(box, message)
-    return PendingReply(
-        replies, reply_id, message_id=message.id, is_asker=True, store_of=box._store_of
-    )
+    return handles
 
 
 async def _put_expecting(
-    box: "StoreMailbox[Any, Any]", message: Outgoing, replies: TypedReplyTable, new: NewReply
-) -> None:
-    maker = box._reply_maker
+    box: "StoreMailbox[Any, Any]",
+    replies: TypedReplyTable,
+    ttl: float,
+    keep: float,
+    messages: Sequence[Outgoing],
+) -> int | None:
+    table, maker = replies.table, box._reply_maker
+    new = [NewReply(str(m.reply_id), ttl, box._owner_of_reply(m.id), keep) for m in messages]
     if maker is not None:
-        await maker.put_expecting(message, replies.table, new)
-        return
-    await replies.table.create(*new)
+        await maker.put_expecting(messages, table, new)
+        return len(messages)
+    for reply in new:
+        await table.create(*reply)
     try:
-        await box.store.put((message,))
-    except Exception:  # interrupted or cancelled, it must end now: the reply expires by itself
+        return await box.store.put(messages)
+    except Exception as error:  # interrupted or cancelled, it must end now: replies expire anyway
         with suppress(MailboxError):  # what the sender must know is why nothing was sent
-            await replies.table.delete(new.id)
+            for reply, result in zip_longest(new, _results(error)):
+                if reply is not None and not _is_id(result):
+                    await table.delete(reply.id)
         raise
 
 

@@ -108,12 +108,16 @@ class Queue:
             settings = self._put_settings
         return Call(self._put, arguments, settings, self._wait)
 
-    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], reply: NewReply) -> Call:
-        """Add a message, and the pending reply to it."""
-        call = self.put((message,))
+    def put_expecting(
+        self, messages: Sequence[Outgoing], keys: Sequence[bytes], replies: Sequence[NewReply]
+    ) -> Call:
+        """Add messages, and the pending reply to each of them."""
+        call = self.put(messages)
         head = Head(self._put.script, *self._put.keys, *keys)
-        made = (reply.id, milliseconds(reply.ttl), reply.owner, milliseconds(reply.keep))
-        return call._replace(head=head, arguments=(*call.arguments, *made))
+        arguments = [*call.arguments]
+        for id, ttl, owner, keep in replies:
+            arguments += (id, milliseconds(ttl), owner, milliseconds(keep))
+        return call._replace(head=head, arguments=arguments)
 
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> int:
         """Return how many were added; raise if there was no room, or too few replicas have them."""

@@ -49,10 +49,13 @@ class RedisStore:
         """Whether replies of this table are on the same server."""
         return is_beside(table, self.client)
 
-    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: NewReply) -> None:
-        """Add the message, and the pending reply to it."""
-        call = self.queue.put_expecting(message, creation_keys(reply.id), reply)
-        self.queue.was_put(await self.client.call(self.queue.slot, call), (message,))
+    async def put_expecting(
+        self, messages: Sequence[Outgoing], table: ReplyTable, replies: Sequence[NewReply]
+    ) -> None:
+        """Add the messages, and the pending reply to each of them."""
+        keys = [key for reply in replies for key in creation_keys(reply.id)]
+        call = self.queue.put_expecting(messages, keys, replies)
+        self.queue.was_put(await self.client.call(self.queue.slot, call), messages)
 
     async def lease(
         self,

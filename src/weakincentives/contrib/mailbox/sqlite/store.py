@@ -108,23 +108,27 @@ class SQLiteStore:
         return isinstance(table, SQLiteReplyTable) and self._database.shares(table.database)
 
     async def put_expecting(
-        self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
+        self,
+        messages: Sequence[Outgoing],
+        table: SQLiteReplyTable,
+        replies: Sequence[NewReply],
     ) -> None:
-        """Add the message, and the pending reply to it: both or neither."""
+        """Add the messages, and the pending reply to each of them: all or nothing."""
         queries = self._queries or self._known_queue()
-        self._database.transact(self._put_expecting, queries, message, table, reply)
-        self._database.notify(self.news, 1)
+        self._database.transact(self._put_expecting, queries, messages, table, replies)
+        self._database.notify(self.news, len(messages))
 
     def _put_expecting(
         self,
         connection: apsw.Connection,
         queries: statements.Queries | None,
-        message: Outgoing,
+        messages: Sequence[Outgoing],
         table: SQLiteReplyTable,
-        reply: NewReply,
+        replies: Sequence[NewReply],
     ) -> None:
-        table.create_in(connection, *reply)
-        self.put_in(connection, queries, (message,))
+        for reply in replies:
+            table.create_in(connection, *reply)
+        self.put_in(connection, queries, messages)
 
     def carries(self, place: object) -> bool:
         """Return whether an acknowledgement's transaction can also write to this table or store."""

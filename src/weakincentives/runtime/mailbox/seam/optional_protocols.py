@@ -110,14 +110,16 @@ def cuts_leases(store: Store) -> TypeGuard[LeaseCutter]:
 
 
 class ReplyMaker(Store, Protocol):
-    """A Store that can add a message and the pending reply to it in one step."""
+    """A Store that can add messages and the pending replies to them in one step."""
 
     def is_beside(self, table: ReplyTable) -> bool:
         """Whether a step of this store can also change this table."""
         ...
 
-    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: "NewReply") -> None:
-        """Add the message and the pending reply to it: both or neither."""
+    async def put_expecting(
+        self, messages: Sequence[Outgoing], table: ReplyTable, replies: "Sequence[NewReply]"
+    ) -> None:
+        """Add the messages, and the pending reply to each of them: all or nothing."""
         ...
 
 
