@@ -74,6 +74,14 @@ class RecordedStore:
             await self.inner.put_expecting(messages, table, replies)
         self._hook("after", "send")
 
+    async def put_off(self, handle: str, delay: float, *reply: Any) -> bool:
+        step = partial(self._put_off, handle, delay, *reply)
+        (done,) = await self._settle("nack", [handle], step, delay)
+        return bool(done)
+
+    async def _put_off(self, handle: str, delay: float, *reply: Any) -> list[bool]:
+        return [await self.inner.put_off(handle, delay, *reply)]
+
     async def lease(
         self,
         count: int,

@@ -106,6 +106,15 @@ def test_a_batch_of_requests_is_one_round_trip_per_thousand(warm: Box, server: S
     assert (round_trips(calls(server)), len(replies)) == (2, 1001)
 
 
+def test_a_request_is_put_off_in_one_round_trip(warm: Box, server: Standalone) -> None:
+    warm.send_batch_expecting_replies(["to load the script", "question"])
+    first, second = warm.receive(max_messages=2)
+    assert warm.release_batch([first], 500, "put_off") == [True]
+    server.command("CONFIG", "RESETSTAT")
+    assert warm.release_batch([second], 500, "put_off") == [True]
+    assert round_trips(calls(server)) == 1
+
+
 def test_bytes_for_each_message(box: Box, server: Standalone) -> None:
     def used() -> int:
         return int(server.info("memory")["used_memory"])

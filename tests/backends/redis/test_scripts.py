@@ -60,6 +60,7 @@ def test_a_repeat_is_marked_where_the_script_looks_for_it() -> None:
     assert {name: at for name, at in marked.items() if at is not None} == {
         "cancel": 1,
         "lease": 5,
+        "put_off": 2,
         "reply": 2,
         "settle": 2,
     }

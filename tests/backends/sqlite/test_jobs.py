@@ -155,6 +155,20 @@ def test_a_batch_of_requests_is_one_commit(opened: Callable[..., Database]) -> N
     assert (seen.count("COMMIT"), len(replies)) == (1, 200)
 
 
+def test_a_request_is_put_off_in_one_commit(opened: Callable[..., Database]) -> None:
+    database = opened()
+    box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", database)
+    reply = box.send_expecting_reply("question", reply_timeout=100)
+    messages = box.receive()
+    with statements(database) as seen:
+        assert box.release_batch(messages, 500, "put_off") == [True]
+    assert seen.count("COMMIT") == 1
+    ((lives,),) = database.read(
+        "SELECT expires_us - created_us FROM reply WHERE id = ?", (reply.id,)
+    )
+    assert lives == 600 * 10**6
+
+
 def parts_of(table: SQLiteReplyTable) -> int:
     ((count,),) = table.database.read("SELECT count(*) FROM reply_part")
     return int(count)

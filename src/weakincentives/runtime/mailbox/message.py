@@ -74,6 +74,8 @@ class Message(Generic[T, R]):
     _state: State = "held"
     _replied = False
     """Whether a waiting caller got its reply through this delivery."""
+    _is_prolonged = False
+    """Whether the reply was told to expire later, because this delivery is put off."""
     _body: Any = UNREAD
     _reply_row: ReplyRow | None = None
     """The reply that a caller waits for, as it was when this was last asked."""

@@ -36,6 +36,10 @@ class Callers(Harness):
         assert self.driver.call(message.raw._start) is True
         return message
 
+    def row(self, box: Any, reply: Any) -> Any:
+        """Return a reply as its table keeps it."""
+        return self.driver.call(box.raw._replies().table.get, reply.id)
+
     def emit(self, message: Any, *values: Any) -> bool:
         """Emit parts, as a worker does for its handler."""
         raw = message.raw
@@ -119,6 +123,34 @@ class Callers(Harness):
         self.take_one(box).reply("of the request before")
         self.take_one(box).reply("zero")
         assert self.handle(box, sent[0].id).wait(timeout=LONG) == "zero"
+
+    def test_what_is_put_off_is_waited_for_that_much_longer(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box, reply_timeout=100)
+        message = self.started(box)
+        before = self.row(box, reply)
+        assert box.release_batch([message], 0, "put_off") == [True]
+        message = self.started(box)
+        assert abs(self.row(box, reply).expires_at - before.expires_at) < 1
+        assert box.release_batch([message], 500, "put_off") == [True]
+        row = self.row(box, reply)
+        assert abs(row.expires_at - before.expires_at - 500) < 1
+        assert row.ttl == before.ttl
+        assert box.release_batch([message], 500, "put_off") == [True]  # it was given back
+        assert abs(self.row(box, reply).expires_at - row.expires_at) < 1
+
+    def test_a_lease_that_has_ended_prolongs_nothing(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box)
+        if box.raw._reply_maker is None:
+            pytest.skip("declared: no step of this queue can also change the reply")
+        message = self.started(box)
+        other = self.again(box).release_batch  # so that this message does not know of it
+        assert other([message], 0, "undone") == [True]
+        message.raw._state = "held"
+        before = self.row(box, reply)
+        assert box.release_batch([message], 500, "put_off") == [False]
+        assert abs(self.row(box, reply).expires_at - before.expires_at) < 1
 
     def test_an_unknown_reply_is_not_found(self) -> None:
         box = self.mailbox()

@@ -196,6 +196,12 @@ class Queue:
         settings = ACK if step == "ack" else SettleSettings(step, milliseconds(seconds))
         return Call(self._settle, handles, settings)
 
+    def put_off(self, handle: str, seconds: float, prolonging: Call) -> Call:
+        """Give a message back as put off; if that is done, make the call to its reply."""
+        head = Head(script("put_off"), *self._settle.keys, *prolonging.head.keys)
+        settings = SettleSettings("put_off", milliseconds(seconds))
+        return Call(head, (handle, *prolonging.arguments), settings)
+
     def was_acknowledged(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
         """Return, for each handle, whether this call removed its message."""
         return self._done(outcome.answer, handles)

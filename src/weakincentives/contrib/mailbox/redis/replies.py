@@ -70,6 +70,10 @@ class RedisReplyTable:
         call = _call("start", id, start.handle, owner, start.deliveries, start.worker)
         return _row(id, await self._call(call))
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        return _done(await self._call(prolonging(id, seconds, owner)))
+
     async def resolve(
         self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
     ) -> bool:
@@ -236,6 +240,11 @@ def creation_keys(id: str) -> tuple[bytes, bytes]:
     """Return the keys that put.lua needs to make a pending reply."""
     entry, _, expiry, _ = _keys(id)
     return entry, expiry
+
+
+def prolonging(id: str, seconds: float, owner: str) -> Call:
+    """Return the call that has a pending reply expire later."""
+    return _call("prolong", id, milliseconds(seconds), owner)
 
 
 def _call(step: str, id: str, *value: Any) -> Call:

@@ -13,7 +13,7 @@ from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoi
 from .client import ScriptClient
 from .connection import Interrupt
 from .queue import Queue
-from .replies import creation_keys, is_beside
+from .replies import creation_keys, is_beside, prolonging
 
 __all__ = ["QueueListener", "RedisStore"]
 
@@ -56,6 +56,14 @@ class RedisStore:
         keys = [key for reply in replies for key in creation_keys(reply.id)]
         call = self.queue.put_expecting(messages, keys, replies)
         self.queue.was_put(await self.client.call(self.queue.slot, call), messages)
+
+    async def put_off(
+        self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str
+    ) -> bool:
+        """Give a message back, and have its reply expire that much later."""
+        call = self.queue.put_off(handle, delay, prolonging(reply_id, delay, owner))
+        outcome = await self.client.call(self.queue.slot, call)
+        return self.queue.was_released(outcome, [handle])[0]
 
     async def lease(
         self,

@@ -90,6 +90,14 @@ class SQLiteReplyTable:
         """Record a start, and return the row."""
         return self.database.transact(start_in, self.database.time, id, owner, start)
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        return self.database.change(QUERIES["reply_prolong"], (id, int(seconds * MICRO), owner)) > 0
+
+    def prolong_in(self, connection: apsw.Connection, id: str, seconds: float, owner: str) -> None:
+        """Do what `prolong` does, as part of a transaction."""
+        connection.execute(QUERIES["reply_prolong"], (id, int(seconds * MICRO), owner))
+
     async def resolve(
         self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
     ) -> bool:

@@ -110,7 +110,7 @@ def cuts_leases(store: Store) -> TypeGuard[LeaseCutter]:
 
 
 class ReplyMaker(Store, Protocol):
-    """A Store that can add messages and the pending replies to them in one step."""
+    """A Store that can change messages and the replies to them in one step."""
 
     def is_beside(self, table: ReplyTable) -> bool:
         """Whether a step of this store can also change this table."""
@@ -120,6 +120,15 @@ class ReplyMaker(Store, Protocol):
         self, messages: Sequence[Outgoing], table: ReplyTable, replies: "Sequence[NewReply]"
     ) -> None:
         """Add the messages, and the pending reply to each of them: all or nothing."""
+        ...
+
+    async def put_off(
+        self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str
+    ) -> bool:
+        """Give a message back as ``put_off``, and have its reply expire that much later.
+
+        False if its lease had ended; then nothing has changed.
+        """
         ...
 
 
