@@ -74,6 +74,12 @@ class RecordedStore:
             await self.inner.put_expecting(messages, table, replies)
         self._hook("after", "send")
 
+    async def put_reopening(self, message: Any, table: Any, reply: Any) -> None:
+        self._hook("before", "send")
+        with self._recorded("send", [(message.id, "")], message.delay):
+            await self.inner.put_reopening(message, table, reply)
+        self._hook("after", "send")
+
     async def put_off(self, handle: str, delay: float, *reply: Any) -> bool:
         step = partial(self._put_off, handle, delay, *reply)
         (done,) = await self._settle("nack", [handle], step, delay)

@@ -17,6 +17,7 @@ from weakincentives.runtime import (
     InProcessDispatcher,
     JobCancelledError,
     JobState,
+    MailboxFullError,
     ReplyCancelledError,
     ReplyFailedError,
     ReplyTimeoutError,
@@ -205,6 +206,17 @@ def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
     assert reply.status().state == JobState.FAILED
     assert replay_dead_letters(dead, box) == 1
     assert (box.stats().total, reply.status().state) == (0, JobState.FAILED)
+
+
+def test_a_replay_that_is_not_sent_leaves_the_failure_alone(box, dead, backend):
+    reply = dead_lettered(box, dead, keep=600)
+    if box._reply_maker is None:
+        pytest.skip("declared: this queue and its replies are changed in two steps")
+    full = backend.mailbox("jobs", max_size=1)
+    full.send("another")
+    with pytest.raises(MailboxFullError):
+        replay_dead_letters(dead, full)
+    assert (dead.stats().total, reply.status().state) == (1, JobState.FAILED)
 
 
 def test_a_replay_opens_no_reply_of_another_message(box, dead):

@@ -13,7 +13,7 @@ from weakincentives.runtime.mailbox.replies.reply import PendingReply
 from weakincentives.runtime.mailbox.replies.status import message_of
 from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_IDS, REMEMBER_SEQUELS, Outgoing
 
 from .cause import CAUSE
@@ -271,34 +271,45 @@ async def send_replay(
     ``reply.owner`` is the id of the message in the letter: a reply of another one is left alone. If
     ``reply.ttl`` is 0, the reply's own one counts.
     """
-    reply_id = None
-    if reply is not None and box._reply_table is not None:
-        # Before the message is sent: a worker must find the reply open.
-        is_open = await _reopen(box._reply_table, reply, box._owner_of_reply(message_id))
-        reply_id = reply.id if is_open else None
+    table, maker, opened = box._reply_table, box._reply_maker, None
+    if reply is not None and table is not None:
+        row = await table.get(reply.id)
+        opened = _reply_to_open(row, reply, box._owner_of_reply(message_id))
+        if opened is not None and maker is None and not await _reopen(table, row, opened):
+            opened = None
+    reply_id = None if opened is None else opened.id
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
     )
     try:
-        await box.store.put((message,))
+        if maker is None or table is None or opened is None:
+            await box.store.put((message,))
+        else:
+            await maker.put_reopening(message, table, opened)
     except Exception as error:
         not_sent(box, (message.id,), error)
         raise
     sent(box, message)
 
 
-async def _reopen(table: "ReplyTable", reply: NewReply, owner: str) -> bool:
-    """Open a reply for a message that is replayed; False if no answer may go there."""
-    row = await table.get(reply.id)
+def _reply_to_open(row: ReplyRow | None, reply: NewReply, owner: str) -> NewReply | None:
+    """Return the reply as it is to be opened for a replay; None if no answer may go there."""
     if row is None:
-        return await table.reopen(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
-    if row.owner == owner and row.state == ReplyState.FAILED:
-        return True  # this very message was sent before, and has failed: it is not sent again
+        return NewReply(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
     message = message_of(row)
     if row.owner != owner and message is not None and message[1] != reply.owner:
-        return False
+        return None
+    if row.state in (ReplyState.RESOLVED, ReplyState.CANCELLED):
+        return None
     ttl = reply.ttl or row.ttl or DEFAULT_TIMEOUT
-    return await table.reopen(reply.id, ttl, owner, reply.keep or row.keep)
+    return NewReply(reply.id, ttl, owner, reply.keep or row.keep)
+
+
+async def _reopen(table: "ReplyTable", row: ReplyRow | None, opened: NewReply) -> bool:
+    """Open a reply before its message is sent, because a worker must find it open."""
+    if row is not None and row.owner == opened.owner and row.state == ReplyState.FAILED:
+        return True  # this very message was sent before, and has failed: it is not sent again
+    return await table.reopen(*opened)
 
 
 def outgoing(

@@ -119,6 +119,12 @@ class Queue:
             arguments += (id, milliseconds(ttl), owner, milliseconds(keep))
         return call._replace(head=head, arguments=arguments)
 
+    def put_reopening(self, message: Outgoing, reopening: Call) -> Call:
+        """Add a message; if that is done, make the call to its reply."""
+        call = self.put((message,))
+        head = Head(script("replay"), *self._put.keys, *reopening.head.keys)
+        return call._replace(head=head, arguments=(*call.arguments, *reopening.arguments))
+
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> int:
         """Return how many were added; raise if there was no room, or too few replicas have them."""
         if outcome.answer < 0:

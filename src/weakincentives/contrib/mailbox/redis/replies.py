@@ -59,11 +59,11 @@ class RedisReplyTable:
         self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
     ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        return await self._open("create", id, ttl, owner or "", keep)
+        return _done(await self._call(_opening("create", id, ttl, owner or "", keep)))
 
     async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
         """Make a reply pending again, for a message that is replayed."""
-        return await self._open("reopen", id, ttl, owner, keep)
+        return _done(await self._call(reopening(id, ttl, owner, keep)))
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         """Record that a worker has received the message, and return the row."""
@@ -135,10 +135,6 @@ class RedisReplyTable:
     def listen(self, id: str, *, in_loop: bool = False) -> "RedisReplyListener":
         """Return a new listener."""
         return RedisReplyListener(self.client.in_loop() if in_loop else self.client, id)
-
-    async def _open(self, step: str, id: str, ttl: float, owner: str, keep: float) -> bool:
-        call = _call(step, id, milliseconds(ttl), owner, milliseconds(keep))
-        return _done(await self._call(call))
 
     def _call(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         return self.client.call(_slot(call), call)
@@ -240,6 +236,15 @@ def creation_keys(id: str) -> tuple[bytes, bytes]:
     """Return the keys that put.lua needs to make a pending reply."""
     entry, _, expiry, _ = _keys(id)
     return entry, expiry
+
+
+def reopening(id: str, ttl: float, owner: str, keep: float = 0.0) -> Call:
+    """Return the call that has a reply wait for a message that is replayed."""
+    return _opening("reopen", id, ttl, owner, keep)
+
+
+def _opening(step: str, id: str, ttl: float, owner: str, keep: float) -> Call:
+    return _call(step, id, milliseconds(ttl), owner, milliseconds(keep))
 
 
 def prolonging(id: str, seconds: float, owner: str) -> Call:

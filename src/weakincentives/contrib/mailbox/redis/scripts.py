@@ -86,6 +86,10 @@ KEYS = {
     "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
+    "replay": (
+        *("pending", "data", "delayed", "wake", "sent"),
+        *("entry", "bell", "expiry", "parts"),
+    ),
     "put_off": (
         *("pending", "invisible", "data", "delayed", "wake"),
         *("entry", "bell", "expiry", "parts"),
@@ -104,6 +108,7 @@ ARGUMENTS = {
     "put": PutSettings._fields,
     "lease": (*LeaseSettings._fields, "token"),
     "settle": SettleSettings._fields,
+    "replay": PutSettings._fields,
     "put_off": SettleSettings._fields,
     "forget_soon": ("lasts",),
     "cancel": CancelSettings._fields,

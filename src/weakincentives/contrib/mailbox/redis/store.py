@@ -13,7 +13,7 @@ from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoi
 from .client import ScriptClient
 from .connection import Interrupt
 from .queue import Queue
-from .replies import creation_keys, is_beside, prolonging
+from .replies import creation_keys, is_beside, prolonging, reopening
 
 __all__ = ["QueueListener", "RedisStore"]
 
@@ -56,6 +56,11 @@ class RedisStore:
         keys = [key for reply in replies for key in creation_keys(reply.id)]
         call = self.queue.put_expecting(messages, keys, replies)
         self.queue.was_put(await self.client.call(self.queue.slot, call), messages)
+
+    async def put_reopening(self, message: Outgoing, table: ReplyTable, reply: NewReply) -> None:
+        """Add a message that is replayed, and have its reply wait for it."""
+        call = self.queue.put_reopening(message, reopening(*reply))
+        self.queue.was_put(await self.client.call(self.queue.slot, call), (message,))
 
     async def put_off(
         self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str

@@ -133,6 +133,27 @@ class SQLiteStore:
             table.create_in(connection, *reply)
         self.put_in(connection, queries, messages)
 
+    async def put_reopening(
+        self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
+    ) -> None:
+        """Add a message that is replayed, and have its reply wait for it: both or neither."""
+        queries = self._queries or self._known_queue()
+        news = self._database.transact(self._put_reopening, queries, message, table, reply)
+        for key in news:
+            self._database.notify(key, 1)
+
+    def _put_reopening(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries | None,
+        message: Outgoing,
+        table: SQLiteReplyTable,
+        reply: NewReply,
+    ) -> Sequence[Key]:
+        if not self.put_in(connection, queries, (message,)):
+            return ()
+        return self.news, table.reopen_in(connection, *reply)
+
     async def put_off(
         self, handle: str, delay: float, table: SQLiteReplyTable, reply_id: str, owner: str
     ) -> bool:

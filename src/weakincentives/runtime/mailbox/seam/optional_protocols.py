@@ -122,6 +122,13 @@ class ReplyMaker(Store, Protocol):
         """Add the messages, and the pending reply to each of them: all or nothing."""
         ...
 
+    async def put_reopening(self, message: Outgoing, table: ReplyTable, reply: "NewReply") -> None:
+        """Add a message that is replayed, and have its reply wait for it: `ReplyTable.reopen`.
+
+        If the message's id is known, neither changes.
+        """
+        ...
+
     async def put_off(
         self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str
     ) -> bool:
