@@ -17,6 +17,7 @@ from weakincentives.runtime import (
     InProcessDispatcher,
     JobCancelledError,
     JobState,
+    LeaseExtenderConfig,
     MailboxFullError,
     ReplyCancelledError,
     ReplyFailedError,
@@ -310,6 +311,22 @@ def test_a_running_job_is_cancelled_from_another_process(box, backend, made, mon
         assert ended.wait(DEADLINE)
     assert told == ["caller"]
     assert box.stats().total == 0
+
+
+def test_a_running_job_is_cancelled_though_its_lease_is_not_extended(box, made):
+    begun, ended, told = threading.Event(), threading.Event(), []
+
+    def handle(body, job):
+        begun.set()
+        return _until_cancelled(job, told, ended, is_async=made.is_async)
+
+    reply = box.send_expecting_reply("tea")
+    config = WorkerConfig(lease_extender=LeaseExtenderConfig(enabled=False))
+    with in_background(Worker(box, made(handle), config=config)):
+        assert begun.wait(DEADLINE)
+        assert reply.cancel() is True
+        assert ended.wait(DEADLINE)
+    assert told == ["caller"]
 
 
 def test_a_message_without_a_reply_is_cancelled_by_its_id(box, dead, made):

@@ -297,6 +297,8 @@ class Message(Generic[T, R]):
         """Add parts to the reply; False if nobody waits for them, or this delivery is over."""
         reply_id, mailbox = self._envelope.reply_id, self._mailbox
         assert reply_id is not None
+        if self._state != "held":
+            return False  # the table accepts this start's parts until there is another start
         owner = mailbox._owner_of_reply(self.id)
         return await mailbox._replies().table.emit(reply_id, owner, self._leased.handle, payloads)
 

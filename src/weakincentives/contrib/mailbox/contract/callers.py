@@ -152,6 +152,15 @@ class Callers(Harness):
         assert box.release_batch([message], 500, "put_off") == [False]
         assert abs(self.row(box, reply).expires_at - before.expires_at) < 1
 
+    def test_after_the_message_is_given_back_parts_are_refused(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box)
+        message = self.started(box)
+        assert self.emit(message, "in time") is True
+        message.nack()
+        assert self.emit(message, "late") is False
+        assert self.row(box, reply).parts == 1
+
     def test_an_unknown_reply_is_not_found(self) -> None:
         box = self.mailbox()
         self.asked(box)
