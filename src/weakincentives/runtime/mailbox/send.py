@@ -55,6 +55,7 @@ def outgoing_batch(
     message_ids: Sequence[str] | None = None,
     *,
     expects_replies: bool = False,
+    reply_timeout: float | None = None,
 ) -> list[Outgoing]:
     """Check and seal several messages; nothing has happened if this raises."""
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Sequence):
@@ -70,9 +71,12 @@ def outgoing_batch(
         new_ids(len(bodies)) if expects_replies else [None] * len(bodies)
     )
     added = _announced(box, ids, None) if ids and box.dispatcher is not None else None
+    more: tuple[Any, ...] = (None, reply_timeout)
     try:
         return [
-            outgoing(box, body, delay_seconds, reply_to, added, id if given else None, reply, id)
+            outgoing(
+                box, body, delay_seconds, reply_to, added, id if given else None, reply, id, *more
+            )
             for body, id, reply in zip(bodies, ids, replies, strict=True)
         ]
     except Exception as error:
@@ -179,7 +183,9 @@ async def send_expecting_reply(
     """Store a message and the pending reply to it."""
     times = _checked_times(box, reply_timeout, delay_seconds, keep)
     box._replies()  # raises if there is no place for one
-    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=new_id())
+    message = outgoing(
+        box, body, delay_seconds, None, attributes, reply_id=new_id(), reply_timeout=_told(*times)
+    )
     (reply,) = await _send_expecting(box, [message], *times)
     return reply
 
@@ -194,7 +200,9 @@ async def send_batch_expecting_replies(
     """Store several messages and the pending reply to each of them."""
     times = _checked_times(box, reply_timeout, delay_seconds, keep)
     box._replies()
-    messages = outgoing_batch(box, bodies, delay_seconds, None, expects_replies=True)
+    messages = outgoing_batch(
+        box, bodies, delay_seconds, None, expects_replies=True, reply_timeout=_told(*times)
+    )
     return await _send_expecting(box, messages, *times)
 
 
@@ -211,6 +219,15 @@ def _checked_times(
             f"reply_timeout {reply_timeout!r}"
         )
     return reply_timeout, kept
+
+
+def _told(reply_timeout: float, keep: float) -> float | None:
+    """Return how long the message says that its caller waits.
+
+    A worker that is told this does not look into the reply, and so does not learn for how long that
+    is kept, which a dead letter must know.
+    """
+    return None if keep else reply_timeout
 
 
 async def _send_expecting(
@@ -322,6 +339,7 @@ def outgoing(
     reply_id: str | None = None,
     new: str | None = None,
     origin: str | None = None,
+    reply_timeout: float | None = None,
 ) -> Outgoing:
     """Check everything and seal the message; nothing has happened if this raises.
 
@@ -340,7 +358,7 @@ def outgoing(
     check = types.body_check
     if check is not None and type(body) not in check.classes:
         check.require(body)
-    envelope = Envelope(body, None, 1, reply_to, reply_id, attributes, origin)
+    envelope = Envelope(body, None, 1, reply_to, reply_id, attributes, origin, reply_timeout)
     if box.dispatcher is None:
         payload = types.sealer.seal(envelope)
     else:

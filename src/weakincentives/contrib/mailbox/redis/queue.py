@@ -3,7 +3,7 @@
 The headers of the scripts describe the keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from math import ceil
@@ -33,7 +33,7 @@ from .resp import Head, pack
 from .script_call import Block, Call, Outcome
 from .scripts import CancelSettings, LeaseSettings, PutSettings, SettleSettings, script
 
-__all__ = ["Queue", "milliseconds"]
+__all__ = ["MOST_SENT", "Queue", "milliseconds"]
 
 PROMOTE_INTERVAL = 0.1
 """Due messages are promoted this often, even while enough messages are pending."""
@@ -158,6 +158,16 @@ class Queue:
             count = 0
         settings = _lease_settings(count, seconds, promote, woken, self._keep, len(acknowledge))
         return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings)
+
+    def answer(self, lease: Call, acknowledge: Sequence[str], answers: Mapping[str, Call]) -> Call:
+        """Have a lease settle replies too: ``answers`` has the call for each handle."""
+        keys, arguments = [*self._lease.keys], [*lease.arguments]
+        for number, handle in enumerate(acknowledge, 1):
+            if handle in answers:
+                call = answers[handle]
+                keys += call.head.keys
+                arguments += (number, *call.arguments)
+        return lease._replace(head=Head(script("answer"), *keys), arguments=arguments)
 
     def block(self, seconds: float, wait: float, interrupt: Interrupt) -> Block | None:
         """Return the command that waits for the wake token; None if ``wait`` is 0."""

@@ -86,6 +86,7 @@ KEYS = {
     "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
+    "answer": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
     "replay": (
         *("pending", "data", "delayed", "wake", "sent"),
         *("entry", "bell", "expiry", "parts"),
@@ -108,6 +109,7 @@ ARGUMENTS = {
     "put": PutSettings._fields,
     "lease": (*LeaseSettings._fields, "token"),
     "settle": SettleSettings._fields,
+    "answer": (*LeaseSettings._fields, "token"),
     "replay": PutSettings._fields,
     "put_off": SettleSettings._fields,
     "forget_soon": ("lasts",),
