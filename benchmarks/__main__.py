@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.harness import report
 
-SUITES = ("memory", "sqlite", "redis", "sqs", "async_jobs", "evals", "telemetry")
+SUITES = ("memory", "sqlite", "redis", "callers", "sqs", "async_jobs", "evals", "telemetry")
 
 
 def main() -> int:

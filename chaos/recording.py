@@ -67,11 +67,26 @@ class RecordedStore:
     def carries(self, place: Any) -> bool:
         return hasattr(self.inner, "carries") and bool(self.inner.carries(_inner(place)))
 
-    async def put_expecting(self, message: Any, table: Any, reply: Any) -> None:
+    async def put_expecting(self, messages: Any, table: Any, replies: Any) -> None:
+        self._hook("before", "send")
+        sends = [(message.id, "") for message in messages]
+        with self._recorded("send", sends, max(message.delay for message in messages)):
+            await self.inner.put_expecting(messages, table, replies)
+        self._hook("after", "send")
+
+    async def put_reopening(self, message: Any, table: Any, reply: Any) -> None:
         self._hook("before", "send")
         with self._recorded("send", [(message.id, "")], message.delay):
-            await self.inner.put_expecting(message, table, reply)
+            await self.inner.put_reopening(message, table, reply)
         self._hook("after", "send")
+
+    async def put_off(self, handle: str, delay: float, *reply: Any) -> bool:
+        step = partial(self._put_off, handle, delay, *reply)
+        (done,) = await self._settle("nack", [handle], step, delay)
+        return bool(done)
+
+    async def _put_off(self, handle: str, delay: float, *reply: Any) -> list[bool]:
+        return [await self.inner.put_off(handle, delay, *reply)]
 
     async def lease(
         self,

@@ -16,6 +16,7 @@ def url(tmp_path: Path) -> str:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()  # what a worker has logged before
     code = run(["job", *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -52,6 +53,19 @@ def test_a_failure_is_shown(url: str, capsys: pytest.CaptureFixture[str]) -> Non
         assert found["error_type"].endswith("ValueError")
         assert found["reference"]
         assert "\x1b" not in shown(capsys, reply.id, "--url", url)[1]
+
+
+def test_a_failure_with_a_value_is_shown_with_both(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connect(url) as backend:
+        box = backend.mailbox("jobs")
+        reply = box.send_expecting_reply("tea", keep=600)
+        Worker(box, fail, error_reply=lambda failure: "sorry").run(max_iterations=1)
+        found = json.loads(shown(capsys, reply.id, "--url", url, "--json")[1])
+    assert (found["state"], found["answer"]) == ("failed", "sorry")
+    assert found["error_type"].endswith("ValueError")
+    assert found["reference"]
 
 
 def test_a_job_is_cancelled(url: str, capsys: pytest.CaptureFixture[str]) -> None:

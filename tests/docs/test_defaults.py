@@ -97,6 +97,7 @@ def test_the_defaults_elsewhere(row: list[str]) -> None:
     owners = {
         "Mailbox.receive": Mailbox.receive,
         "Mailbox.send_expecting_reply": Mailbox.send_expecting_reply,
+        "Mailbox.send_batch_expecting_replies": Mailbox.send_batch_expecting_replies,
         "LeaseExtenderConfig": LeaseExtenderConfig,
         "DLQPolicy": DLQPolicy,
         "LoopGroup": LoopGroup,

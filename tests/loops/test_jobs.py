@@ -21,6 +21,7 @@ from weakincentives.runtime import (
     DLQConsumer,
     DLQPolicy,
     InMemoryMailbox,
+    InMemoryReplyStore,
     InProcessDispatcher,
     InvalidParameterError,
     Job,
@@ -380,6 +381,27 @@ def test_a_message_is_put_off_for_no_longer_than_its_caller_waits(backend, made)
     (letter,) = [message.body for message in letters.receive()]
     assert letter.last_error_type.endswith("DeadlineExceededError")
     assert letter.delivery_count == 1
+
+
+def test_a_caller_waits_longer_for_what_is_put_off(made):
+    clock = FakeClock()
+    replies = InMemoryReplyStore(clock=clock)
+    box = InMemoryMailbox("jobs", clock=clock, reply_store=replies)
+    deadlines = []
+
+    def handle(body, job):
+        deadlines.append(job.deadline.remaining())
+        if job.delivery_count <= 3:
+            raise RetryAfter(30)
+        return body.upper()
+
+    reply = box.send_expecting_reply("tea", reply_timeout=50)
+    worker = Worker(box, made(handle))
+    for _ in range(4):
+        serve(worker)
+        assert len(deadlines) < 4 or reply.wait(timeout=0) == "TEA"
+        clock.advance(30)
+    assert deadlines == [pytest.approx(50, abs=5)] * 4
 
 
 def test_a_message_is_put_off_until_it_is_too_old(made):

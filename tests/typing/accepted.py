@@ -160,6 +160,8 @@ async def consume_async(orders: Mailbox[Order, Receipt]) -> None:
         await message.reply_async(Receipt(1))
         assert_type(await message.acknowledge_async(), bool)
     assert_type(await reply.wait_async(), Receipt)
+    for one in await orders.send_batch_expecting_replies_async([Order("tea")]):
+        assert_type(await one.wait_async(), Receipt)
     assert_type(await orders.stats_async(), MailboxStats)
 
 

@@ -63,7 +63,6 @@ def _answer(reply: Reply[Any], status: JobStatus) -> dict[str, Any]:
     try:
         return {"answer": reply.poll()}
     except ReplyFailedError as error:
-        facts = {"error_type": error.error_type, "reference": error.reference}
-        return {**facts, "dead_letter_id": error.dead_letter_id, "detail": error.detail}
+        return {"detail": error.detail}  # the status has the rest
     except ReplyError:
         return {}  # it was read and removed meanwhile

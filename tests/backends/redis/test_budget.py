@@ -15,6 +15,8 @@ from testkit.waiting import eventually
 from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, background
 from weakincentives.contrib.mailbox.redis import RedisMailbox
 from weakincentives.runtime.mailbox.testing import driven
+from weakincentives.contrib.mailbox.redis.connection import ThreadTransport
+from weakincentives.runtime import Job, Worker
 
 Box = RedisMailbox[Any, Any]
 
@@ -100,6 +102,22 @@ def test_a_life_in_batches(warm: Box, server: Standalone) -> None:
     assert round_trips(calls(server)) / 500 <= 0.05
 
 
+def test_a_batch_of_requests_is_one_round_trip_per_thousand(warm: Box, server: Standalone) -> None:
+    warm.send_expecting_reply(0)
+    server.command("CONFIG", "RESETSTAT")
+    replies = warm.send_batch_expecting_replies([BODY] * 1001)
+    assert (round_trips(calls(server)), len(replies)) == (2, 1001)
+
+
+def test_a_request_is_put_off_in_one_round_trip(warm: Box, server: Standalone) -> None:
+    warm.send_batch_expecting_replies(["to load the script", "question"])
+    first, second = warm.receive(max_messages=2)
+    assert warm.release_batch([first], 500, "put_off") == [True]
+    server.command("CONFIG", "RESETSTAT")
+    assert warm.release_batch([second], 500, "put_off") == [True]
+    assert round_trips(calls(server)) == 1
+
+
 def test_bytes_for_each_message(box: Box, server: Standalone) -> None:
     def used() -> int:
         return int(server.info("memory")["used_memory"])
@@ -174,7 +192,7 @@ async def _closed(box: Box) -> None:
     box.close()
 
 
-def test_a_question_costs_one_round_trip_and_its_answer_two(warm: Box, server: Standalone) -> None:
+def test_a_question_costs_one_round_trip_and_its_answer_one(warm: Box, server: Standalone) -> None:
     warm.send_expecting_reply("to load the scripts")
     warm.receive()[0].reply(None)
     server.command("CONFIG", "RESETSTAT")
@@ -182,8 +200,45 @@ def test_a_question_costs_one_round_trip_and_its_answer_two(warm: Box, server: S
     assert round_trips(calls(server)) == LIVES
     for message in warm.receive(max_messages=LIVES):
         message.reply("answer")
-    assert round_trips(calls(server)) == 3 * LIVES + 1
+    assert round_trips(calls(server)) == 2 * LIVES + 1
     assert {reply.wait() for reply in replies} == {"answer"}
+
+
+def test_a_worker_does_not_wait_for_the_start_of_a_request(
+    warm: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job is one round trip: its answer, the acknowledgement and the next receive."""
+    waited = 0
+    exchange = ThreadTransport.exchange
+
+    async def counted(self: ThreadTransport, *arguments: Any) -> list[Any]:
+        nonlocal waited
+        waited += 1
+        return await exchange(self, *arguments)
+
+    replies = warm.send_batch_expecting_replies(["to load the script", *["question"] * 50])
+    Worker(warm, str.upper).run(max_iterations=1, wait_time_seconds=0)
+    monkeypatch.setattr(ThreadTransport, "exchange", counted)
+    Worker(warm, str.upper).run(max_iterations=50, wait_time_seconds=0)
+    assert 50 <= waited <= 50 + 16 + 2  # once for each of 16 tags, the start must find its server
+    monkeypatch.undo()
+    assert [reply.wait() for reply in replies[1:]] == ["QUESTION"] * 50
+
+
+def test_the_start_of_a_request_is_seen_while_it_runs(warm: Box) -> None:
+    """It is posted, so that it may be seen a moment later."""
+    seen = []
+
+    def handle(body: str, job: Job) -> str:
+        reply = warm.reply(asked[body].id)
+        eventually(lambda: reply.status().state == "running", 60, "the start", interval=0)
+        seen.append((body, job.deadline is not None, job.emit(body)))
+        return body
+
+    asked = {body: warm.send_expecting_reply(body) for body in "abc"}
+    Worker(warm, handle).run(max_iterations=3, wait_time_seconds=0)
+    assert seen == [(body, True, True) for body in "abc"]
+    assert [part.value for part in asked["c"].parts()] == ["c"]
 
 
 def test_replies_leave_nothing_behind(box: Box, server: Standalone) -> None:

@@ -20,6 +20,7 @@ from weakincentives.runtime.mailbox import (
     ReplyError,
     SerializationError,
 )
+from weakincentives.runtime.mailbox.receive import exchange_now
 from weakincentives.runtime.mailbox.seam.reply_table import (
     MOST_PART_BYTES,
     JobStart,
@@ -295,3 +296,37 @@ def test_a_reply_whose_stream_is_of_another_type(server: Standalone, box: Box) -
     assert driven(message._emit([b'{"b":1}'])) is True
     message.reply("answer")
     assert reply.wait(timeout=60) == "answer"
+
+
+def test_a_reply_that_was_overwritten_keeps_no_other_from_its_caller(
+    server: Standalone, box: Box
+) -> None:
+    broken, whole, _ = box.send_batch_expecting_replies(["a", "b", "next"])
+    messages = box.receive(max_messages=2)
+    server.command("SET", key(server, "entry", broken.id), "mine")
+    carried = [message._carried_reply(message.body.upper()) for message in messages]
+    (later,) = exchange_now(box, [], 1, 30, 0, carried)
+    assert later.body == "next"
+    assert whole.wait(timeout=60) == "B"
+    assert box.stats().total == 1
+
+
+def test_an_answer_whose_lease_has_ended_is_not_stored(box: Box) -> None:
+    ended, held = box.send_batch_expecting_replies(["a", "b"])
+    first, second = box.receive(max_messages=2)
+    carried = [message._carried_reply(message.body.upper()) for message in (first, second)]
+    driven(box.store.release([first.receipt_handle], 100, "failed"))
+    assert exchange_now(box, [], 1, 30, 0, carried) == []
+    assert (ended.poll(), held.wait(timeout=60)) == (None, "B")
+    assert (first.is_finalized, second.is_finalized) == (False, True)
+
+
+def test_answers_that_are_too_large_together_are_sent_apart(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weakincentives.contrib.mailbox.redis.store.MOST_SENT", 100)
+    replies = box.send_batch_expecting_replies(["a", "b"])
+    carried = [message._carried_reply("x" * 90) for message in box.receive(max_messages=2)]
+    assert exchange_now(box, [], 1, 30, 0, carried) == []
+    assert [reply.wait(timeout=60) for reply in replies] == ["x" * 90] * 2
+    assert box.stats().total == 0

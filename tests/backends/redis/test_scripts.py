@@ -58,9 +58,11 @@ def test_the_body_uses_those_names(name: str) -> None:
 def test_a_repeat_is_marked_where_the_script_looks_for_it() -> None:
     marked = {name: script(name).repeated for name in SCRIPTS}
     assert {name: at for name, at in marked.items() if at is not None} == {
+        "answer": 5,
         "cancel": 1,
         "delete": 1,
         "lease": 5,
+        "put_off": 2,
         "reply": 2,
         "settle": 2,
     }

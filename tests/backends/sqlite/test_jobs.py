@@ -35,7 +35,7 @@ def table(opened: Callable[..., Database]) -> SQLiteReplyTable:
 def put(store: SQLiteStore, table: SQLiteReplyTable, **options: Any) -> None:
     """Send one message whose caller waits for a reply."""
     message = Outgoing("m", b"1", reply_id="r", **options)
-    driven(store.put_expecting(message, table, NewReply("r", 60, OWNER)))
+    driven(store.put_expecting([message], table, [NewReply("r", 60, OWNER)]))
 
 
 @contextlib.contextmanager
@@ -144,6 +144,29 @@ def test_a_request_and_its_reply_take_four_commits(opened: Callable[..., Databas
     assert seen.count("COMMIT") == 3
     assert len([sql for sql in seen if sql.startswith("DELETE FROM reply WHERE id")]) == 1
     assert len([sql for sql in seen if "UPDATE reply SET handle" in sql]) == 2
+
+
+def test_a_batch_of_requests_is_one_commit(opened: Callable[..., Database]) -> None:
+    database = opened()
+    box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", database)
+    box.send_expecting_reply(0)
+    with statements(database) as seen:
+        replies = box.send_batch_expecting_replies(list(range(200)))
+    assert (seen.count("COMMIT"), len(replies)) == (1, 200)
+
+
+def test_a_request_is_put_off_in_one_commit(opened: Callable[..., Database]) -> None:
+    database = opened()
+    box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", database)
+    reply = box.send_expecting_reply("question", reply_timeout=100)
+    messages = box.receive()
+    with statements(database) as seen:
+        assert box.release_batch(messages, 500, "put_off") == [True]
+    assert seen.count("COMMIT") == 1
+    ((lives,),) = database.read(
+        "SELECT expires_us - created_us FROM reply WHERE id = ?", (reply.id,)
+    )
+    assert lives == 600 * 10**6
 
 
 def parts_of(table: SQLiteReplyTable) -> int:

@@ -34,7 +34,7 @@ def test_answers_go_with_the_acknowledgement(opened: Callable[..., Database]) ->
     database = opened()
     store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")
     table = SQLiteReplyTable(database)
-    driven(store.put_expecting(Outgoing("a", b"1"), table, NewReply("reply", 60, "owner")))
+    driven(store.put_expecting([Outgoing("a", b"1")], table, [NewReply("reply", 60, "owner")]))
     store.put_now([Outgoing("b", b"2"), Outgoing("c", b"3")])
     first, second = store.lease_now(2, 30).messages
     assert store.carries(table)
@@ -83,7 +83,9 @@ def test_answers_that_fail_leave_everything_as_it_was(opened: Callable[..., Data
     database = opened()
     store, other = SQLiteStore(database, "jobs"), SQLiteStore(database, "other")
     replies = SQLiteReplyStore[int](database)
-    driven(store.put_expecting(Outgoing("a", b"1"), replies._table, NewReply("reply", 60, "owner")))
+    driven(
+        store.put_expecting([Outgoing("a", b"1")], replies._table, [NewReply("reply", 60, "owner")])
+    )
     message = leased(store)
     answers = [
         Answer(message.handle, replies._table, ReplyValue("reply", b"5", "owner")),

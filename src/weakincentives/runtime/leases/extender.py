@@ -1,6 +1,7 @@
 """The lease of a message that is being handled, and the extender that renews it."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,8 @@ class LeaseExtenderConfig:
 
 
 DEFAULT_EXTENSION = LeaseExtenderConfig().extension
+NEVER = sys.float_info.max
+"""When to extend a lease that is not to be extended; infinite would mean that this is not known."""
 
 
 @dataclass(slots=True)
@@ -291,6 +294,9 @@ class LeaseExtender:
         if lease.config.enabled:
             if beat_length(lease.config, lease.remaining()) < PLAN_LATER_SECONDS:
                 lease.plan()  # else the scheduler plans it: most leases are released before that
+            self._add(lease)
+        elif lease.batchable:
+            lease.due = NEVER  # not extended, but its message may be cancelled
             self._add(lease)
         return lease
 

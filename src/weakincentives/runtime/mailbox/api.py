@@ -139,6 +139,31 @@ class Mailbox(Protocol[T, R]):
         keep: float | None = None,
     ) -> Reply[R]: ...
 
+    def send_batch_expecting_replies(
+        self,
+        bodies: Sequence[T],
+        *,
+        reply_timeout: float = 300,
+        delay_seconds: float = 0,
+        keep: float | None = None,
+    ) -> Sequence[Reply[R]]:
+        """Store several messages and return a handle on the reply to each, in order.
+
+        They are stored as `send_batch` stores them, and the replies with them; `as_completed`
+        waits for many replies. If a step fails, the error's ``sent_replies`` has the replies to the
+        messages that were stored before.
+        """
+        ...
+
+    async def send_batch_expecting_replies_async(
+        self,
+        bodies: Sequence[T],
+        *,
+        reply_timeout: float = 300,
+        delay_seconds: float = 0,
+        keep: float | None = None,
+    ) -> Sequence[Reply[R]]: ...
+
     def receive(
         self,
         *,

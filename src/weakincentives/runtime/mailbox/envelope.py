@@ -33,6 +33,8 @@ class Envelope(msgspec.Struct, omit_defaults=True, gc=False, rename={"body": "b"
     attributes: Mapping[str, str] | None = msgspec.field(name="a", default=None)
     origin: str | None = msgspec.field(name="o", default=None)
     """The id of the message that was sent first, if this one is a replay of its dead letter."""
+    reply_timeout: float | None = msgspec.field(name="w", default=None)
+    """For how many seconds the caller waits for the reply, if it is not kept for longer."""
 
 
 class WireEnvelope(Envelope, omit_defaults=True):

@@ -36,7 +36,9 @@ class MailboxError(WinkError):
     """Something went wrong with a mailbox."""
 
     sent_ids: Sequence[str] = ()
-    """After a `send_batch` that failed: the ids of the messages that were sent."""
+    """After a batch that failed: the ids of the messages that were sent."""
+    sent_replies: Sequence[Any] = ()
+    """After a `send_batch_expecting_replies` that failed: the replies to these messages."""
 
 
 class ReceiptHandleExpiredError(MailboxError):

@@ -237,6 +237,42 @@ class StoreMailbox(Generic[T, R]):
             )
         )
 
+    def send_batch_expecting_replies(
+        self,
+        bodies: Sequence[T],
+        *,
+        reply_timeout: float = 300,
+        delay_seconds: float = 0,
+        keep: float | None = None,
+    ) -> list[PendingReply[R]]:
+        """Store several messages and return a handle on the reply to each, in order.
+
+        They are stored as `send_batch` stores them, and the replies with them; `as_completed`
+        waits for many replies. If a step fails, the error's ``sent_replies`` has the replies to the
+        messages that were stored before.
+        """
+        return self._run(
+            "send_batch_expecting_replies",
+            lambda: sending.send_batch_expecting_replies(
+                self, bodies, reply_timeout, delay_seconds, keep
+            ),
+        )
+
+    async def send_batch_expecting_replies_async(
+        self,
+        bodies: Sequence[T],
+        *,
+        reply_timeout: float = 300,
+        delay_seconds: float = 0,
+        keep: float | None = None,
+    ) -> list[PendingReply[R]]:
+        """Do what `send_batch_expecting_replies` does."""
+        return await self._run_async(
+            lambda: sending.send_batch_expecting_replies(
+                self, bodies, reply_timeout, delay_seconds, keep
+            )
+        )
+
     def reply(self, id: str) -> PendingReply[R]:
         """Return a handle on the reply with this id, which any process may use."""
         return PendingReply(self._replies(), check_id("id", id), store_of=self._store_of)

@@ -11,6 +11,7 @@ from weakincentives.runtime.mailbox.replies.failure import Failed
 from weakincentives.runtime.mailbox.seam.optional_protocols import (
     Answer,
     ReplyValue,
+    can_post_starts,
     cuts_leases,
 )
 from weakincentives.runtime.mailbox.seam.process_name import process_name
@@ -43,6 +44,8 @@ R = TypeVar("R", default=None)
 UNREAD: Any = object()
 NO_ATTRIBUTES: Mapping[str, str] = {}
 EPOCH = datetime.fromtimestamp(0, UTC)
+SURELY_AWAITED = 1.0
+"""A worker asks the reply itself if its caller waits for fewer seconds than this."""
 
 State = Literal["held", "acknowledged", "nacked", "lost"]
 
@@ -74,6 +77,10 @@ class Message(Generic[T, R]):
     _state: State = "held"
     _replied = False
     """Whether a waiting caller got its reply through this delivery."""
+    _is_posted = False
+    """Whether the start was sent to the reply without waiting until it was recorded."""
+    _is_prolonged = False
+    """Whether the reply was told to expire later, because this delivery is put off."""
     _body: Any = UNREAD
     _reply_row: ReplyRow | None = None
     """The reply that a caller waits for, as it was when this was last asked."""
@@ -273,11 +280,30 @@ class Message(Generic[T, R]):
         owner, row = mailbox._owner_of_reply(self.id), leased.reply
         if row is None:
             start = JobStart(leased.handle, process_name(), leased.delivery_count)
-            row = await mailbox._replies().table.start(reply_id, owner, start)
+            table, expected = mailbox._replies().table, self._expected_row(reply_id, owner)
+            if expected is not None and can_post_starts(table):
+                self._is_posted = await table.post_start(reply_id, owner, start)
+            row = expected if self._is_posted else await table.start(reply_id, owner, start)
         self._reply_row = row
         # A replay was asked for by a person, whether or not the caller still waits.
         is_awaited = row is not None and row.is_awaited_from(owner)
         return is_awaited or self._envelope.origin is not None
+
+    def _expected_row(self, reply_id: str, owner: str) -> ReplyRow | None:
+        """Return the reply as it must be if this is the first delivery; None if nobody can know.
+
+        Nobody has answered it yet, a cancel would have removed the message, and the message says
+        when the reply expires.
+        """
+        leased, timeout = self._leased, self._envelope.reply_timeout
+        if timeout is None or leased.delivery_count > 1 or self._envelope.origin is not None:
+            return None
+        sent, expires = leased.enqueued_at, leased.enqueued_at + timeout
+        # Both by the store's clock; the second also if the message was held here for long.
+        left = min(expires - leased.first_received_at, expires - self._mailbox.store.clock.time())
+        if left < SURELY_AWAITED:
+            return None
+        return ReplyRow(reply_id, ReplyState.PENDING, None, sent, expires, None, owner, timeout)
 
     async def _is_cancelled(self) -> bool:
         """Return whether the caller who waits for a reply has cancelled it."""
@@ -295,8 +321,15 @@ class Message(Generic[T, R]):
         """Add parts to the reply; False if nobody waits for them, or this delivery is over."""
         reply_id, mailbox = self._envelope.reply_id, self._mailbox
         assert reply_id is not None
-        owner = mailbox._owner_of_reply(self.id)
-        return await mailbox._replies().table.emit(reply_id, owner, self._leased.handle, payloads)
+        if self._state != "held":
+            return False  # the table accepts this start's parts until there is another start
+        owner, table = mailbox._owner_of_reply(self.id), mailbox._replies().table
+        handle = self._leased.handle
+        if self._is_posted:  # the table must know of the start before it takes the first part
+            start = JobStart(handle, process_name(), self._leased.delivery_count)
+            await table.start(reply_id, owner, start)
+            self._is_posted = False
+        return await table.emit(reply_id, owner, handle, payloads)
 
     async def _nack(self, visibility_timeout: float) -> bool:
         delay = self._mailbox.limits.visibility(visibility_timeout)

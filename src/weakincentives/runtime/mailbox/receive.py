@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.seam.driver import drive, run
 from weakincentives.runtime.mailbox.seam.optional_protocols import AnswerCarrier
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyTable
 from weakincentives.runtime.mailbox.seam.store import (
     GivingBack,
     Leases,
@@ -175,15 +176,36 @@ async def release_batch(
     """Give back in one step what is still held; False where the lease had ended."""
     # Each once: a store may look for all of them before it gives back the first.
     held = {one.receipt_handle: one for one in messages if not one.is_finalized}
-    answers: Sequence[bool] = ()
-    if held:
-        answers = await box.store.release(list(held), delay, how)
-    for message, ok in zip(held.values(), answers, strict=True):
+    done: dict[str, bool] = {}
+    if how == "put_off" and box._reply_table is not None:
+        for handle, message in held.items():
+            if message.expects_reply():
+                done[handle] = await _put_off(box, box._reply_table, message, delay)
+    rest = [handle for handle in held if handle not in done]
+    if rest:
+        done.update(zip(rest, await box.store.release(rest, delay, how), strict=True))
+    for handle, message in held.items():
         try:
-            message._settle("nacked", ok, delay, how)
+            message._settle("nacked", done[handle], delay, how)
         except ReceiptHandleExpiredError:
             pass  # the result says so
     return [message.is_finalized for message in messages]
+
+
+async def _put_off(
+    box: "StoreMailbox[Any, Any]", table: ReplyTable, message: Message[Any, Any], delay: float
+) -> bool:
+    """Give back a message whose caller waits; the time until it comes again is not the caller's."""
+    handle, reply_id = message.receipt_handle, message._envelope.reply_id
+    assert reply_id is not None
+    owner, maker = box._owner_of_reply(message.id), box._reply_maker
+    if maker is not None:
+        return await maker.put_off(handle, delay, table, reply_id, owner)
+    if not message._is_prolonged:  # by an earlier try
+        await table.prolong(reply_id, delay, owner)
+        message._is_prolonged = True
+    (done,) = await box.store.release((handle,), delay, "put_off")
+    return done
 
 
 def _is_simple(box: "StoreMailbox[Any, Any]", done: object) -> bool:

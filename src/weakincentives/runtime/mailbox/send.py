@@ -1,8 +1,10 @@
 """Sending: a message is checked and sealed before anything is stored."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from weakincentives.dispatch import has_subscribers, publish
 from weakincentives.error_text import error_type
@@ -11,7 +13,7 @@ from weakincentives.runtime.mailbox.replies.reply import PendingReply
 from weakincentives.runtime.mailbox.replies.status import message_of
 from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
-from weakincentives.runtime.mailbox.seam.reply_table import ReplyState
+from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_IDS, REMEMBER_SEQUELS, Outgoing
 
 from .cause import CAUSE
@@ -31,11 +33,15 @@ __all__ = [
     "outgoing",
     "outgoing_batch",
     "send_batch",
+    "send_batch_expecting_replies",
     "send_expecting_reply",
     "send_replay",
     "sent",
     "stored_of",
 ]
+
+Put: TypeAlias = Callable[[Sequence[Outgoing]], Awaitable[int | None]]
+"""Stores messages, as `Store.put` does."""
 
 DEFAULT_TIMEOUT = 300.0
 """How long a reply is reopened for if nobody knows any more how long its caller would wait."""
@@ -47,6 +53,9 @@ def outgoing_batch(
     delay_seconds: float,
     reply_to: "Mailbox[Any, None] | None",
     message_ids: Sequence[str] | None = None,
+    *,
+    expects_replies: bool = False,
+    reply_timeout: float | None = None,
 ) -> list[Outgoing]:
     """Check and seal several messages; nothing has happened if this raises."""
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Sequence):
@@ -58,11 +67,17 @@ def outgoing_batch(
             f"message_ids must be one for each of the {len(bodies)} bodies, not {len(message_ids)}"
         )
     given, ids = message_ids is not None, message_ids or new_ids(len(bodies))
+    replies: Sequence[str | None] = (
+        new_ids(len(bodies)) if expects_replies else [None] * len(bodies)
+    )
     added = _announced(box, ids, None) if ids and box.dispatcher is not None else None
+    more: tuple[Any, ...] = (None, reply_timeout)
     try:
         return [
-            outgoing(box, body, delay_seconds, reply_to, added, id if given else None, None, id)
-            for body, id in zip(bodies, ids, strict=True)
+            outgoing(
+                box, body, delay_seconds, reply_to, added, id if given else None, reply, id, *more
+            )
+            for body, id, reply in zip(bodies, ids, replies, strict=True)
         ]
     except Exception as error:
         not_sent(box, ids, error)
@@ -81,14 +96,17 @@ def stored_of(ids: Sequence[str]) -> int | None:
     return ids.stored if isinstance(ids, SentIds) else None
 
 
-async def send_batch(box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing]) -> list[str]:
+async def send_batch(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing], put: Put | None = None
+) -> list[str]:
     """Store a batch, in as many steps as the backend needs; return the ids."""
+    put = put or box.store.put
     size = box.limits.max_send_batch
     ids = SentIds()
     for start in range(0, len(messages), size):
         part = messages[start : start + size]
         with _part_of(box, messages, ids):
-            added = await box.store.put(part)
+            added = await put(part)
         if ids.stored is not None:
             ids.stored = None if added is None else ids.stored + added
         ids += [sent(box, message) for message in part]
@@ -107,14 +125,23 @@ def _part_of(
         if not isinstance(error, MailboxError):
             raise
         # A backend whose steps are not all or nothing says what became of each message.
-        of_step = (result for result in getattr(error, "results", ()) if isinstance(result, str))
-        error.sent_ids = (*sent_ids, *of_step)
+        error.sent_ids = (*sent_ids, *filter(_is_id, _results(error)))
         if sent_ids:
             error.add_note(
                 f"{len(sent_ids)} of {len(messages)} messages were sent before this error; "
                 f"its sent_ids has their ids"
             )
         raise
+
+
+def _results(error: Exception) -> Sequence[object]:
+    """Return what a backend whose steps are not all or nothing says of each message."""
+    results: Sequence[object] = getattr(error, "results", ())
+    return results
+
+
+def _is_id(result: object) -> TypeGuard[str]:
+    return isinstance(result, str)
 
 
 def sent(box: "StoreMailbox[Any, Any]", message: Outgoing) -> str:
@@ -154,41 +181,96 @@ async def send_expecting_reply(
     keep: float | None,
 ) -> PendingReply[Any]:
     """Store a message and the pending reply to it."""
+    times = _checked_times(box, reply_timeout, delay_seconds, keep)
+    box._replies()  # raises if there is no place for one
+    message = outgoing(
+        box, body, delay_seconds, None, attributes, reply_id=new_id(), reply_timeout=_told(*times)
+    )
+    (reply,) = await _send_expecting(box, [message], *times)
+    return reply
+
+
+async def send_batch_expecting_replies(
+    box: "StoreMailbox[Any, Any]",
+    bodies: Sequence[Any],
+    reply_timeout: float,
+    delay_seconds: float,
+    keep: float | None,
+) -> list[PendingReply[Any]]:
+    """Store several messages and the pending reply to each of them."""
+    times = _checked_times(box, reply_timeout, delay_seconds, keep)
+    box._replies()
+    messages = outgoing_batch(
+        box, bodies, delay_seconds, None, expects_replies=True, reply_timeout=_told(*times)
+    )
+    return await _send_expecting(box, messages, *times)
+
+
+def _checked_times(
+    box: "StoreMailbox[Any, Any]", reply_timeout: float, delay_seconds: float, keep: float | None
+) -> tuple[float, float]:
+    """Return how long a reply is waited for, and how long it is kept then."""
     check_positive("reply_timeout", reply_timeout)
     kept = 0.0 if keep is None else check_positive("keep", keep)
-    replies, reply_id = box._replies(), new_id()
     if box.limits.delay(delay_seconds) >= reply_timeout:
         raise InvalidParameterError(
             f"delay_seconds must be less than reply_timeout, or no caller waits any more when the "
             f"message can be received: delay_seconds is {delay_seconds!r}, "
             f"reply_timeout {reply_timeout!r}"
         )
-    message = outgoing(box, body, delay_seconds, None, attributes, reply_id=reply_id)
-    new = NewReply(reply_id, reply_timeout, box._owner_of_reply(message.id), kept)
+    return reply_timeout, kept
+
+
+def _told(reply_timeout: float, keep: float) -> float | None:
+    """Return how long the message says that its caller waits.
+
+    A worker that is told this does not look into the reply, and so does not learn for how long that
+    is kept, which a dead letter must know.
+    """
+    return None if keep else reply_timeout
+
+
+async def _send_expecting(
+    box: "StoreMailbox[Any, Any]", messages: Sequence[Outgoing], ttl: float, keep: float
+) -> list[PendingReply[Any]]:
+    replies = box._replies()
+    handles: list[PendingReply[Any]] = [
+        PendingReply(
+            replies, str(m.reply_id), message_id=m.id, is_asker=True, store_of=box._store_of
+        )
+        for m in messages
+    ]
     try:
-        await _put_expecting(box, message, replies, new)
-    except Exception as error:
-        not_sent(box, (message.id,), error)
+        await send_batch(box, messages, partial(_put_expecting, box, replies, ttl, keep))
+    except MailboxError as error:
+        # These jobs will run, and nobody else has the ids of the replies to them.
+        ids = set(error.sent_ids)
+        error.sent_replies = [handle for handle in handles if handle.message_id in ids]
         raise
-    sent(box, message)
-    return PendingReply(
-        replies, reply_id, message_id=message.id, is_asker=True, store_of=box._store_of
-    )
+    return handles
 
 
 async def _put_expecting(
-    box: "StoreMailbox[Any, Any]", message: Outgoing, replies: TypedReplyTable, new: NewReply
-) -> None:
-    maker = box._reply_maker
+    box: "StoreMailbox[Any, Any]",
+    replies: TypedReplyTable,
+    ttl: float,
+    keep: float,
+    messages: Sequence[Outgoing],
+) -> int | None:
+    table, maker = replies.table, box._reply_maker
+    new = [NewReply(str(m.reply_id), ttl, box._owner_of_reply(m.id), keep) for m in messages]
     if maker is not None:
-        await maker.put_expecting(message, replies.table, new)
-        return
-    await replies.table.create(*new)
+        await maker.put_expecting(messages, table, new)
+        return len(messages)
+    for reply in new:
+        await table.create(*reply)
     try:
-        await box.store.put((message,))
-    except Exception:  # interrupted or cancelled, it must end now: the reply expires by itself
+        return await box.store.put(messages)
+    except Exception as error:  # interrupted or cancelled, it must end now: replies expire anyway
         with suppress(MailboxError):  # what the sender must know is why nothing was sent
-            await replies.table.delete(new.id)
+            for reply, result in zip_longest(new, _results(error)):
+                if reply is not None and not _is_id(result):
+                    await table.delete(reply.id)
         raise
 
 
@@ -206,34 +288,45 @@ async def send_replay(
     ``reply.owner`` is the id of the message in the letter: a reply of another one is left alone. If
     ``reply.ttl`` is 0, the reply's own one counts.
     """
-    reply_id = None
-    if reply is not None and box._reply_table is not None:
-        # Before the message is sent: a worker must find the reply open.
-        is_open = await _reopen(box._reply_table, reply, box._owner_of_reply(message_id))
-        reply_id = reply.id if is_open else None
+    table, maker, opened = box._reply_table, box._reply_maker, None
+    if reply is not None and table is not None:
+        row = await table.get(reply.id)
+        opened = _reply_to_open(row, reply, box._owner_of_reply(message_id))
+        if opened is not None and maker is None and not await _reopen(table, row, opened):
+            opened = None
+    reply_id = None if opened is None else opened.id
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
     )
     try:
-        await box.store.put((message,))
+        if maker is None or table is None or opened is None:
+            await box.store.put((message,))
+        else:
+            await maker.put_reopening(message, table, opened)
     except Exception as error:
         not_sent(box, (message.id,), error)
         raise
     sent(box, message)
 
 
-async def _reopen(table: "ReplyTable", reply: NewReply, owner: str) -> bool:
-    """Open a reply for a message that is replayed; False if no answer may go there."""
-    row = await table.get(reply.id)
+def _reply_to_open(row: ReplyRow | None, reply: NewReply, owner: str) -> NewReply | None:
+    """Return the reply as it is to be opened for a replay; None if no answer may go there."""
     if row is None:
-        return await table.reopen(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
-    if row.owner == owner and row.state == ReplyState.FAILED:
-        return True  # this very message was sent before, and has failed: it is not sent again
+        return NewReply(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
     message = message_of(row)
     if row.owner != owner and message is not None and message[1] != reply.owner:
-        return False
+        return None
+    if row.state in (ReplyState.RESOLVED, ReplyState.CANCELLED):
+        return None
     ttl = reply.ttl or row.ttl or DEFAULT_TIMEOUT
-    return await table.reopen(reply.id, ttl, owner, reply.keep or row.keep)
+    return NewReply(reply.id, ttl, owner, reply.keep or row.keep)
+
+
+async def _reopen(table: "ReplyTable", row: ReplyRow | None, opened: NewReply) -> bool:
+    """Open a reply before its message is sent, because a worker must find it open."""
+    if row is not None and row.owner == opened.owner and row.state == ReplyState.FAILED:
+        return True  # this very message was sent before, and has failed: it is not sent again
+    return await table.reopen(*opened)
 
 
 def outgoing(
@@ -246,6 +339,7 @@ def outgoing(
     reply_id: str | None = None,
     new: str | None = None,
     origin: str | None = None,
+    reply_timeout: float | None = None,
 ) -> Outgoing:
     """Check everything and seal the message; nothing has happened if this raises.
 
@@ -264,7 +358,7 @@ def outgoing(
     check = types.body_check
     if check is not None and type(body) not in check.classes:
         check.require(body)
-    envelope = Envelope(body, None, 1, reply_to, reply_id, attributes, origin)
+    envelope = Envelope(body, None, 1, reply_to, reply_id, attributes, origin, reply_timeout)
     if box.dispatcher is None:
         payload = types.sealer.seal(envelope)
     else:

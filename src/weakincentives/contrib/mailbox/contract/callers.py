@@ -7,6 +7,7 @@ import pytest
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox.errors import (
     InvalidParameterError,
+    MailboxFullError,
     ReplyCancelledError,
     ReplyNotFoundError,
     ReplyTimeoutError,
@@ -34,6 +35,10 @@ class Callers(Harness):
         message = self.take_one(box)
         assert self.driver.call(message.raw._start) is True
         return message
+
+    def row(self, box: Any, reply: Any) -> Any:
+        """Return a reply as its table keeps it."""
+        return self.driver.call(box.raw._replies().table.get, reply.id)
 
     def emit(self, message: Any, *values: Any) -> bool:
         """Emit parts, as a worker does for its handler."""
@@ -79,6 +84,83 @@ class Callers(Harness):
             self.handle(box, asker.id).wait(timeout=LONG)
         assert asker.wait() == "answer"
 
+    def test_a_batch_of_requests(self) -> None:
+        box = self.mailbox()
+        self.asked(box)
+        self.take_one(box).reply("skip me")
+        count = box.limits.max_batch + 2 if box.limits.max_batch < 100 else 12
+        replies = box.send_batch_expecting_replies(list(range(count)), keep=1000)
+        assert len({reply.id for reply in replies}) == count
+        assert {reply.status().state for reply in replies} == {JobState.QUEUED}
+        messages = self.take(box, count)
+        assert {message.id for message in messages} == {reply.message_id for reply in replies}
+        for message in messages:
+            message.reply(message.body * 10)
+        assert [reply.wait(timeout=LONG) for reply in replies] == [10 * n for n in range(count)]
+        again = [self.handle(box, reply.id) for reply in replies]
+        assert [reply.poll() for reply in again] == [10 * n for n in range(count)]
+        assert box.send_batch_expecting_replies([]) == []
+
+    def test_a_batch_of_requests_without_room_is_not_sent_at_all(self) -> None:
+        box = self.mailbox(max_size=2)
+        self.needs(box, "atomic_batches")
+        self.ask(box)
+        with pytest.raises(MailboxFullError) as caught:
+            box.send_batch_expecting_replies(["a", "b"])
+        assert (list(caught.value.sent_ids), list(caught.value.sent_replies)) == ([], [])
+        assert box.approximate_count() == 1
+
+    def test_a_large_batch_of_requests_that_fails_in_part_says_what_was_sent(self) -> None:
+        box = self.mailbox(max_size=1500)
+        self.needs(box, "atomic_batches")
+        self.asked(box)
+        size = box.limits.max_send_batch
+        with pytest.raises(MailboxFullError) as caught:
+            box.send_batch_expecting_replies(list(range(size + 600)))
+        sent = caught.value.sent_replies
+        assert [reply.message_id for reply in sent] == list(caught.value.sent_ids)
+        assert len(sent) == size
+        self.take_one(box).reply("of the request before")
+        self.take_one(box).reply("zero")
+        assert self.handle(box, sent[0].id).wait(timeout=LONG) == "zero"
+
+    def test_what_is_put_off_is_waited_for_that_much_longer(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box, reply_timeout=100)
+        message = self.started(box)
+        before = self.row(box, reply)
+        assert box.release_batch([message], 0, "put_off") == [True]
+        message = self.started(box)
+        assert abs(self.row(box, reply).expires_at - before.expires_at) < 1
+        assert box.release_batch([message], 500, "put_off") == [True]
+        row = self.row(box, reply)
+        assert abs(row.expires_at - before.expires_at - 500) < 1
+        assert row.ttl == before.ttl
+        assert box.release_batch([message], 500, "put_off") == [True]  # it was given back
+        assert abs(self.row(box, reply).expires_at - row.expires_at) < 1
+
+    def test_a_lease_that_has_ended_prolongs_nothing(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box)
+        if box.raw._reply_maker is None:
+            pytest.skip("declared: no step of this queue can also change the reply")
+        message = self.started(box)
+        other = self.again(box).release_batch  # so that this message does not know of it
+        assert other([message], 0, "undone") == [True]
+        message.raw._state = "held"
+        before = self.row(box, reply)
+        assert box.release_batch([message], 500, "put_off") == [False]
+        assert abs(self.row(box, reply).expires_at - before.expires_at) < 1
+
+    def test_after_the_message_is_given_back_parts_are_refused(self) -> None:
+        box = self.mailbox()
+        reply = self.asked(box)
+        message = self.started(box)
+        assert self.emit(message, "in time") is True
+        message.nack()
+        assert self.emit(message, "late") is False
+        assert self.row(box, reply).parts == 1
+
     def test_an_unknown_reply_is_not_found(self) -> None:
         box = self.mailbox()
         self.asked(box)
@@ -98,6 +180,15 @@ class Callers(Harness):
         for keep in (0, -1, "5", True, float("nan")):
             with pytest.raises(InvalidParameterError, match="keep"):
                 box.send_expecting_reply(1, keep=keep)
+        for options in (
+            {"keep": 0},
+            {"reply_timeout": 0},
+            {"reply_timeout": 5, "delay_seconds": 5},
+        ):
+            with pytest.raises(InvalidParameterError):
+                box.send_batch_expecting_replies([1], **options)
+        with pytest.raises(InvalidParameterError, match="bodies"):
+            box.send_batch_expecting_replies("text")
         for start in (-1, 1.5, "0", None):
             with pytest.raises(InvalidParameterError, match="start"):
                 self.read(reply, start=start)

@@ -17,7 +17,8 @@ DEADLINE = 30.0
 
 TWINS = frozenset(
     {
-        *("send", "send_batch", "send_expecting_reply", "receive", "exchange"),
+        *("send", "send_batch", "send_expecting_reply", "send_batch_expecting_replies"),
+        *("receive", "exchange"),
         *("acknowledge_batch", "release_batch", "purge", "approximate_count", "stats", "peek"),
         *("acknowledge", "nack", "extend_visibility", "reply"),
         *("wait", "poll", "is_ready", "is_cancelled", "cancel", "is_open", "status"),

@@ -99,6 +99,20 @@ class ReplyJobs(ContractBase):
         assert self.step(table.resolve, id, self.payload(table, 2), OTHER) is True
         assert self.values(table, [self.step(table.get, id)]) == [2]
 
+    def test_a_pending_reply_is_prolonged_for_its_owner(self) -> None:
+        table, id = self.table()
+        for keep in (0.0, 100.0):
+            table, id = self.table(ttl=50.0, keep=keep)
+            before = self.step(table.get, id)
+            assert self.step(table.prolong, id, 500.0, OTHER) is False
+            assert self.step(table.prolong, id, 500.0, OWNER) is True
+            row = self.step(table.get, id)
+            assert abs(row.expires_at - before.expires_at - 500) < 1
+            assert (row.state, row.ttl, row.keep) == (ReplyState.PENDING, 50.0, keep)
+            self.step(table.resolve, id, self.payload(table, 1), OWNER)
+            assert self.step(table.prolong, id, 500.0, OWNER) is False
+        assert self.step(table.prolong, new_id(), 500.0, OWNER) is False
+
     def test_a_repeated_replay_changes_nothing_more(self) -> None:
         table, id = self.table()
         self.step(table.resolve, id, self.payload(table, "why"), OWNER, failed=True)

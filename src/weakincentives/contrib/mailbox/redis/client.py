@@ -95,11 +95,9 @@ class ScriptClient:
             or (pooled := self.pool.take(node)) is None
         ):
             return await self._call_patiently(slot, call, RetryState(block))
-        if pooled.owed:
-            self.pool.park(node, pooled)
-            return await self._call_patiently(slot, call, RetryState(None))
         try:
-            (answer,) = await self.transport.exchange(pooled, call.packed())
+            # What was posted before is answered first.
+            answers = await self.transport.exchange(pooled, call.packed(), 1 + pooled.owed)
         except TRANSPORT:
             self.transport.drop(pooled)
             self.pool.clear(node)
@@ -107,7 +105,9 @@ class ScriptClient:
         except BaseException:
             self.transport.drop(pooled)
             raise
+        pooled.owed = 0
         self.pool.park(node, pooled)
+        answer = answers[-1]
         if isinstance(answer, Exception):  # the retry decides what it means
             return await self._call_patiently(slot, call, RetryState(None))
         return Outcome(answer)

@@ -3,7 +3,7 @@
 The headers of the scripts describe the keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from math import ceil
@@ -41,7 +41,7 @@ from .scripts import (
     script,
 )
 
-__all__ = ["Queue", "milliseconds"]
+__all__ = ["MOST_SENT", "Queue", "milliseconds"]
 
 PROMOTE_INTERVAL = 0.1
 """Due messages are promoted this often, even while enough messages are pending."""
@@ -116,12 +116,22 @@ class Queue:
             settings = self._put_settings
         return Call(self._put, arguments, settings, self._wait)
 
-    def put_expecting(self, message: Outgoing, keys: Sequence[bytes], reply: NewReply) -> Call:
-        """Add a message, and the pending reply to it."""
-        call = self.put((message,))
+    def put_expecting(
+        self, messages: Sequence[Outgoing], keys: Sequence[bytes], replies: Sequence[NewReply]
+    ) -> Call:
+        """Add messages, and the pending reply to each of them."""
+        call = self.put(messages)
         head = Head(self._put.script, *self._put.keys, *keys)
-        made = (reply.id, milliseconds(reply.ttl), reply.owner, milliseconds(reply.keep))
-        return call._replace(head=head, arguments=(*call.arguments, *made))
+        arguments = [*call.arguments]
+        for id, ttl, owner, keep in replies:
+            arguments += (id, milliseconds(ttl), owner, milliseconds(keep))
+        return call._replace(head=head, arguments=arguments)
+
+    def put_reopening(self, message: Outgoing, reopening: Call) -> Call:
+        """Add a message; if that is done, make the call to its reply."""
+        call = self.put((message,))
+        head = Head(script("replay"), *self._put.keys, *reopening.head.keys)
+        return call._replace(head=head, arguments=(*call.arguments, *reopening.arguments))
 
     def was_put(self, outcome: Outcome, messages: Sequence[Outgoing]) -> int:
         """Return how many were added; raise if there was no room, or too few replicas have them."""
@@ -156,6 +166,16 @@ class Queue:
             count = 0
         settings = _lease_settings(count, seconds, promote, woken, self._keep, len(acknowledge))
         return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings)
+
+    def answer(self, lease: Call, acknowledge: Sequence[str], answers: Mapping[str, Call]) -> Call:
+        """Have a lease settle replies too: ``answers`` has the call for each handle."""
+        keys, arguments = [*self._lease.keys], [*lease.arguments]
+        for number, handle in enumerate(acknowledge, 1):
+            if handle in answers:
+                call = answers[handle]
+                keys += call.head.keys
+                arguments += (number, *call.arguments)
+        return lease._replace(head=Head(script("answer"), *keys), arguments=arguments)
 
     def block(self, seconds: float, wait: float, interrupt: Interrupt) -> Block | None:
         """Return the command that waits for the wake token; None if ``wait`` is 0."""
@@ -199,6 +219,12 @@ class Queue:
         """Acknowledge, extend or give back; ``step`` says which."""
         settings = ACK if step == "ack" else SettleSettings(step, milliseconds(seconds))
         return Call(self._settle, handles, settings)
+
+    def put_off(self, handle: str, seconds: float, prolonging: Call) -> Call:
+        """Give a message back as put off; if that is done, make the call to its reply."""
+        head = Head(script("put_off"), *self._settle.keys, *prolonging.head.keys)
+        settings = SettleSettings("put_off", milliseconds(seconds))
+        return Call(head, (handle, *prolonging.arguments), settings)
 
     def was_acknowledged(self, outcome: Outcome, handles: Sequence[str]) -> Sequence[bool]:
         """Return, for each handle, whether this call removed its message."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from weakincentives.ids import new_id
+from weakincentives.runtime.mailbox.errors import MailboxConnectionError
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.seam.driver import Steps
 from weakincentives.runtime.mailbox.seam.reply_table import (
@@ -54,28 +55,43 @@ class RedisReplyTable:
         self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
         self.client = client
         self.backend_key = client.servers
+        self._is_loaded = False
 
     async def create(
         self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
     ) -> bool:
         """Add a pending reply; False if the id is taken."""
-        return await self._open("create", id, ttl, owner or "", keep)
+        return _done(await self._call(_opening("create", id, ttl, owner or "", keep)))
 
     async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
         """Make a reply pending again, for a message that is replayed."""
-        return await self._open("reopen", id, ttl, owner, keep)
+        return _done(await self._call(reopening(id, ttl, owner, keep)))
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         """Record that a worker has received the message, and return the row."""
-        call = _call("start", id, start.handle, owner, start.deliveries, start.worker)
-        return _row(id, await self._call(call))
+        outcome = await self._call(_starting(id, owner, start))
+        self._is_loaded = True
+        return _row(id, outcome)
+
+    async def post_start(self, id: str, owner: str, start: JobStart) -> bool:
+        """Record a start without waiting; the first one is waited for, to load the script."""
+        if not self._is_loaded:
+            return False
+        call = _starting(id, owner, start)
+        try:
+            return await self.client.post(_slot(call), call)
+        except MailboxConnectionError:
+            return False  # `start` finds another connection, and recognises a repeat
+
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        return _done(await self._call(prolonging(id, seconds, owner)))
 
     async def resolve(
         self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
     ) -> bool:
         """Settle the reply if it is pending, and this owner's."""
-        step = "fail" if failed else "resolve"
-        return _done(await self._call(_call(step, id, payload, owner or "")))
+        return _done(await self._call(settling(id, payload, owner, failed)))
 
     async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
         """Add parts; raises `MailboxFullError` if the server has no memory left for them."""
@@ -131,10 +147,6 @@ class RedisReplyTable:
     def listen(self, id: str, *, in_loop: bool = False) -> "RedisReplyListener":
         """Return a new listener."""
         return RedisReplyListener(self.client.in_loop() if in_loop else self.client, id)
-
-    async def _open(self, step: str, id: str, ttl: float, owner: str, keep: float) -> bool:
-        call = _call(step, id, milliseconds(ttl), owner, milliseconds(keep))
-        return _done(await self._call(call))
 
     def _call(self, call: Call) -> Coroutine[Any, Any, Outcome]:
         return self.client.call(_slot(call), call)
@@ -236,6 +248,29 @@ def creation_keys(id: str) -> tuple[bytes, bytes]:
     """Return the keys that put.lua needs to make a pending reply."""
     entry, _, expiry, _ = _keys(id)
     return entry, expiry
+
+
+def reopening(id: str, ttl: float, owner: str, keep: float = 0.0) -> Call:
+    """Return the call that has a reply wait for a message that is replayed."""
+    return _opening("reopen", id, ttl, owner, keep)
+
+
+def _opening(step: str, id: str, ttl: float, owner: str, keep: float) -> Call:
+    return _call(step, id, milliseconds(ttl), owner, milliseconds(keep))
+
+
+def settling(id: str, payload: bytes, owner: str | None = None, failed: bool = False) -> Call:
+    """Return the call that settles a pending reply."""
+    return _call("fail" if failed else "resolve", id, payload, owner or "")
+
+
+def prolonging(id: str, seconds: float, owner: str) -> Call:
+    """Return the call that has a pending reply expire later."""
+    return _call("prolong", id, milliseconds(seconds), owner)
+
+
+def _starting(id: str, owner: str, start: JobStart) -> Call:
+    return _call("start", id, start.handle, owner, start.deliveries, start.worker)
 
 
 def _call(step: str, id: str, *value: Any) -> Call:

@@ -11,7 +11,6 @@ __all__ = ["Head", "pack"]
 FEW = 4
 """With at most this many arguments, it is faster to cache the packed part before them."""
 MOST_LEADS = 64
-NUMBERS = tuple(b"%d" % number for number in range(32))
 
 
 class Head:
@@ -22,7 +21,7 @@ class Head:
     def __init__(self, script: Script, *keys: bytes) -> None:
         self.script = script
         self.keys = keys
-        self._by_sha = (b"EVALSHA", script.sha, NUMBERS[len(keys)], *keys)
+        self._by_sha = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys)
         self._leads: dict[tuple[int, tuple[Any, ...]], bytes] = {}
 
     def packed(self, settings: tuple[Any, ...], arguments: Sequence[Any]) -> bytes:

@@ -1,6 +1,7 @@
 """The Lua scripts, and the names of their keys and arguments."""
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ __all__ = [
 
 # Put before a script whose other keys come as arguments; it restores both tables for the script.
 ONE_KEY = b"""local KEYS, ARGV = { KEYS[1], unpack(ARGV, 1, %d) }, { unpack(ARGV, %d + 1) }"""
+
+
+INCLUDE = re.compile(rb"^ *-- include (\w+)\.lua$", re.MULTILINE)
 
 
 class PutSettings(NamedTuple):
@@ -99,6 +103,15 @@ KEYS = {
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
     "delete": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
+    "answer": ("pending", "invisible", "data", "delayed", "wake", "unreadable", "paused"),
+    "replay": (
+        *("pending", "data", "delayed", "wake", "sent"),
+        *("entry", "bell", "expiry", "parts"),
+    ),
+    "put_off": (
+        *("pending", "invisible", "data", "delayed", "wake"),
+        *("entry", "bell", "expiry", "parts"),
+    ),
     "forget_soon": ("sent",),
     "cancel": ("pending", "invisible", "data", "delayed", "taken"),
     "lease_states": ("invisible", "data"),
@@ -119,6 +132,9 @@ ARGUMENTS = {
     "lease": (*LeaseSettings._fields, "token"),
     "settle": SettleSettings._fields,
     "delete": DeleteSettings._fields,
+    "answer": (*LeaseSettings._fields, "token"),
+    "replay": PutSettings._fields,
+    "put_off": SettleSettings._fields,
     "forget_soon": ("lasts",),
     "cancel": CancelSettings._fields,
     "peek": ("limit", "offset"),
@@ -146,10 +162,19 @@ class Script(NamedTuple):
         return b"%b\n%b\n%b" % (flags, ONE_KEY % (others, others), rest)
 
 
+def _text(name: str) -> bytes:
+    return (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+
+
+def _body(name: str) -> bytes:
+    """Return a script without its flags, which only the first line of all may have."""
+    return _text(name).split(b"\n", 1)[1]
+
+
 @cache
 def script(name: str) -> Script:
-    """Read ``scripts/NAME.lua``."""
-    text = (files(__package__) / "scripts" / f"{name}.lua").read_bytes()
+    """Read ``scripts/NAME.lua``, with the scripts that it includes."""
+    text = INCLUDE.sub(lambda found: _body(found[1].decode()), _text(name))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
     arguments = ARGUMENTS.get(name, ())
     repeated = arguments.index("repeated") if "repeated" in arguments else None

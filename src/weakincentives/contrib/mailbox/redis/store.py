@@ -6,15 +6,22 @@ from weakincentives.clock import Clock, SystemClock
 from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.limits import Limits
 from weakincentives.runtime.mailbox.seam.driver import Steps
-from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState, NewReply
+from weakincentives.runtime.mailbox.seam.optional_protocols import (
+    Answer,
+    LeaseState,
+    NewReply,
+    ReplyValue,
+)
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyTable
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoing, QueueStats, Seen
 
 from .client import ScriptClient
 from .connection import Interrupt
 from .pauses import RedisPauseTable
-from .queue import Queue
-from .replies import creation_keys, is_beside
+from .queue import MOST_SENT, Queue
+from .redis_py import slot_of
+from .replies import creation_keys, is_beside, prolonging, reopening, settling
+from .script_call import Call
 from .workers import RedisWorkerTable
 
 __all__ = ["QueueListener", "RedisStore"]
@@ -53,10 +60,30 @@ class RedisStore:
         """Whether replies of this table are on the same server."""
         return is_beside(table, self.client)
 
-    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: NewReply) -> None:
-        """Add the message, and the pending reply to it."""
-        call = self.queue.put_expecting(message, creation_keys(reply.id), reply)
+    async def put_expecting(
+        self, messages: Sequence[Outgoing], table: ReplyTable, replies: Sequence[NewReply]
+    ) -> None:
+        """Add the messages, and the pending reply to each of them."""
+        keys = [key for reply in replies for key in creation_keys(reply.id)]
+        call = self.queue.put_expecting(messages, keys, replies)
+        self.queue.was_put(await self.client.call(self.queue.slot, call), messages)
+
+    async def put_reopening(self, message: Outgoing, table: ReplyTable, reply: NewReply) -> None:
+        """Add a message that is replayed, and have its reply wait for it."""
+        call = self.queue.put_reopening(message, reopening(*reply))
         self.queue.was_put(await self.client.call(self.queue.slot, call), (message,))
+
+    async def put_off(
+        self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str
+    ) -> bool:
+        """Give a message back, and have its reply expire that much later."""
+        call = self.queue.put_off(handle, delay, prolonging(reply_id, delay, owner))
+        outcome = await self.client.call(self.queue.slot, call)
+        return self.queue.was_released(outcome, [handle])[0]
+
+    def carries(self, place: object) -> bool:
+        """Whether an acknowledgement can also settle replies of this table."""
+        return is_beside(place, self.client)
 
     async def lease(
         self,
@@ -65,16 +92,29 @@ class RedisStore:
         *,
         acknowledge: Sequence[str] = (),
         ids: Sequence[str] | None = None,
+        answers: Sequence[Answer] = (),
     ) -> Leases:
-        """Acknowledge, then lease up to ``count`` messages, in one step."""
+        """Acknowledge, answer, then lease up to ``count`` messages, in one step."""
+        calls = {answer.handle: _settling(answer.what) for answer in answers}
+        if sum(len(answer.what.payload) for answer in answers) > MOST_SENT:
+            # Together they may take longer to send than the timeout.
+            for settle in calls.values():
+                await self.client.call(slot_of(settle.head.keys[0]), settle)
+            calls = {}
         started = monotonic()
-        outcome = await self.client.call(
-            self.queue.slot, self.queue.lease(count, seconds, acknowledge, ids)
-        )
+        call = self.queue.lease(count, seconds, acknowledge, ids)
+        if calls:
+            call = self.queue.answer(call, acknowledge, calls)
+        outcome = await self.client.call(self.queue.slot, call)
         return self.queue.was_leased(outcome, started, seconds, acknowledge)
 
-    async def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:
-        """Remove the messages; False where the lease had ended."""
+    async def acknowledge(
+        self, handles: Sequence[str], *, answers: Sequence[Answer] = ()
+    ) -> Sequence[bool]:
+        """Remove the messages, and settle the replies to them; False where the lease had ended."""
+        if answers:
+            leases = await self.lease(0, 1.0, acknowledge=handles, answers=answers)
+            return leases.acknowledged
         outcome = await self.client.call(self.queue.slot, self.queue.settle("ack", handles))
         return self.queue.was_acknowledged(outcome, handles)
 
@@ -146,6 +186,11 @@ class RedisStore:
     def close(self) -> None:
         """Close the idle connections, unless other mailboxes need them."""
         self.client.pool.leave(self)
+
+
+def _settling(what: ReplyValue | Outgoing) -> Call:
+    assert isinstance(what, ReplyValue), "this store carries nothing else"
+    return settling(*what)
 
 
 class QueueListener:

@@ -376,6 +376,10 @@ WHERE id = ?1 AND state = 'pending' AND expires_us > now_us() AND (owner IS NULL
     AND (handle IS NULL OR deliveries <= ?5)
 RETURNING {reply_columns}
 
+-- name: reply_prolong
+UPDATE reply SET expires_us = expires_us + ?2
+WHERE id = ?1 AND state = 'pending' AND expires_us > now_us() AND (owner IS NULL OR owner = ?3)
+
 -- name: reply_resolve
 UPDATE reply SET state = ?5, payload = ?2, resolved_us = now_us(),
     expires_us = iif(keep_us > 0, now_us() + max(keep_us, ?3), max(expires_us, now_us() + ?3))

@@ -64,8 +64,7 @@ class SQLiteReplyTable:
         self, connection: apsw.Connection, id: str, ttl: float, owner: str | None, keep: float
     ) -> bool:
         """Do what `create` does, as part of a transaction."""
-        arguments = (id, int(ttl * MICRO), owner, int(keep * MICRO))
-        connection.execute(QUERIES["reply_create"], arguments)
+        connection.execute(QUERIES["reply_create"], _opening(id, ttl, owner, keep))
         made = connection.changes() > 0
         self._until_sweep -= 1
         if self._until_sweep <= 0:
@@ -83,12 +82,27 @@ class SQLiteReplyTable:
 
     async def reopen(self, id: str, ttl: float, owner: str, keep: float = 0.0) -> bool:
         """Make a reply pending again unless it is resolved or cancelled; create it if need be."""
-        arguments = (id, int(ttl * MICRO), owner, int(keep * MICRO))
+        arguments = _opening(id, ttl, owner, keep)
         return self.database.change(QUERIES["reply_reopen"], arguments, _news(id)) > 0
+
+    def reopen_in(
+        self, connection: apsw.Connection, id: str, ttl: float, owner: str, keep: float
+    ) -> Key:
+        """Do what `reopen` does, as part of a transaction; return whom to tell after it."""
+        connection.execute(QUERIES["reply_reopen"], _opening(id, ttl, owner, keep))
+        return _news(id)
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         """Record a start, and return the row."""
         return self.database.transact(start_in, self.database.time, id, owner, start)
+
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        return self.database.change(QUERIES["reply_prolong"], (id, int(seconds * MICRO), owner)) > 0
+
+    def prolong_in(self, connection: apsw.Connection, id: str, seconds: float, owner: str) -> None:
+        """Do what `prolong` does, as part of a transaction."""
+        connection.execute(QUERIES["reply_prolong"], (id, int(seconds * MICRO), owner))
 
     async def resolve(
         self, id: str, payload: bytes, owner: str | None = None, *, failed: bool = False
@@ -162,6 +176,10 @@ class SQLiteReplyTable:
     def remaining(self, row: ReplyRow) -> float:
         """Return how long a reply has to live."""
         return row.expires_at - self.database.clock.time()
+
+
+def _opening(id: str, ttl: float, owner: str | None, keep: float) -> tuple[Any, ...]:
+    return (id, int(ttl * MICRO), owner, int(keep * MICRO))
 
 
 def _settling(id: str, payload: bytes, owner: str | None, failed: bool) -> tuple[Any, ...]:

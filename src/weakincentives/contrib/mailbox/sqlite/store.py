@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import apsw
 
@@ -47,6 +47,9 @@ __all__ = ["SQLiteStore"]
 # While enough messages are pending, due ones are promoted only this often.
 PROMOTE_EVERY_US = MICRO // 10
 NO_NEWS: Mapping[Key, int] = {}
+
+Prolonged: TypeAlias = tuple[SQLiteReplyTable, str, str]
+"""A reply that is to expire later: where it is, its id and its owner."""
 
 
 class SQLiteStore:
@@ -110,23 +113,54 @@ class SQLiteStore:
         return isinstance(table, SQLiteReplyTable) and self._database.shares(table.database)
 
     async def put_expecting(
-        self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
+        self,
+        messages: Sequence[Outgoing],
+        table: SQLiteReplyTable,
+        replies: Sequence[NewReply],
     ) -> None:
-        """Add the message, and the pending reply to it: both or neither."""
+        """Add the messages, and the pending reply to each of them: all or nothing."""
         if self._queries is None:
             self._known_queue()
-        self._database.transact(self._put_expecting, message, table, reply)
-        self._database.notify(self.news, 1)
+        self._database.transact(self._put_expecting, messages, table, replies)
+        self._database.notify(self.news, len(messages))
 
     def _put_expecting(
+        self,
+        connection: apsw.Connection,
+        messages: Sequence[Outgoing],
+        table: SQLiteReplyTable,
+        replies: Sequence[NewReply],
+    ) -> None:
+        for reply in replies:
+            table.create_in(connection, *reply)
+        self.put_in(connection, messages)
+
+    async def put_reopening(
+        self, message: Outgoing, table: SQLiteReplyTable, reply: NewReply
+    ) -> None:
+        """Add a message that is replayed, and have its reply wait for it: both or neither."""
+        if self._queries is None:
+            self._known_queue()
+        news = self._database.transact(self._put_reopening, message, table, reply)
+        for key in news:
+            self._database.notify(key, 1)
+
+    def _put_reopening(
         self,
         connection: apsw.Connection,
         message: Outgoing,
         table: SQLiteReplyTable,
         reply: NewReply,
-    ) -> None:
-        table.create_in(connection, *reply)
-        self.put_in(connection, (message,))
+    ) -> Sequence[Key]:
+        if not self.put_in(connection, (message,)):
+            return ()
+        return self.news, table.reopen_in(connection, *reply)
+
+    async def put_off(
+        self, handle: str, delay: float, table: SQLiteReplyTable, reply_id: str, owner: str
+    ) -> bool:
+        """Give a message back, and have its reply expire that much later: both or neither."""
+        return (await self._give_back([handle], delay, "put_off", (table, reply_id, owner)))[0]
 
     def carries(self, place: object) -> bool:
         """Return whether an acknowledgement's transaction can also write to this table or store."""
@@ -262,15 +296,39 @@ class SQLiteStore:
     ) -> Sequence[bool]:
         """Give the messages back, visible after ``delay``: undone ones in their old places, all
         others at the end of the queue."""
+        return await self._give_back(handles, delay, how)
+
+    async def _give_back(
+        self,
+        handles: Sequence[str],
+        delay: float,
+        how: GivingBack,
+        prolonged: Prolonged | None = None,
+    ) -> Sequence[bool]:
         queries = self._queries or self._known_queue()
         if queries is None:
             return [False] * len(handles)
-        done = self._database.transact(self._release, queries, handles, delay, how)
+        done = self._database.transact(self._release, queries, handles, delay, how, prolonged)
         # Even with a delay: a blocked consumer must compute anew how long it may wait.
         self._database.notify(self.news, len(done))
         return done
 
     def _release(
+        self,
+        connection: apsw.Connection,
+        queries: statements.Queries,
+        handles: Sequence[str],
+        delay: float,
+        how: GivingBack,
+        prolonged: Prolonged | None,
+    ) -> Sequence[bool]:
+        done = self._release_only(connection, queries, handles, delay, how)
+        if prolonged is not None and done[0]:
+            table, reply_id, owner = prolonged
+            table.prolong_in(connection, reply_id, delay, owner)
+        return done
+
+    def _release_only(
         self,
         connection: apsw.Connection,
         queries: statements.Queries,

@@ -13,7 +13,7 @@ What is kept of the parts is described in `part_bundles`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -160,6 +160,18 @@ class DynamoDBReplyTable:
         except Refused:
             return await self.get(id)
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        return self._change(
+            id,
+            "SET kept = if_not_exists(kept, expires) + :seconds, expires = expires + :seconds, "
+            "#ttl = #ttl + :whole",
+            {":seconds": number(seconds), ":whole": number(math.ceil(seconds))},
+            self.clock.time(),
+            owner,
+            {"#ttl": "ttl"},
+        )
+
     async def emit(self, id: str, owner: str, handle: str, payloads: Sequence[bytes]) -> bool:
         """Add parts; False if the reply is not pending, or this is not its last start."""
         return all(
@@ -296,10 +308,16 @@ class DynamoDBReplyTable:
                 )
 
     def _change(
-        self, id: str, update: str, values: Item, now: float, owner: str | None = None
+        self,
+        id: str,
+        update: str,
+        values: Item,
+        now: float,
+        owner: str | None = None,
+        more_names: Mapping[str, str] | None = None,
     ) -> bool:
         """Change a reply that is pending, and this owner's."""
-        condition, names = IS_PENDING, {"#state": "state", "#by": "by"}
+        condition, names = IS_PENDING, {"#state": "state", "#by": "by", **(more_names or {})}
         if owner is not None:
             condition = f"{IS_PENDING} AND {IS_OWNED}"
             names["#owner"] = "owner"

@@ -128,6 +128,16 @@ class InMemoryReplyTable:
             entry = self._entries.get(id)
             return None if entry is None else self._row(id, entry, now)
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire later."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entry = self._pending(id, now)
+            if entry is None or entry.owner not in (None, owner):
+                return False
+            entry.expires += seconds
+            return True
+
     async def resolve(
         self, id: str, payload: Any, owner: str | None = None, *, failed: bool = False
     ) -> bool:

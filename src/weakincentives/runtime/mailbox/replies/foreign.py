@@ -108,6 +108,9 @@ class ForeignReplyTable:
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         return await self.get(id)
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        return False  # such a store has no way to do so
+
     async def resolve(
         self, id: str, payload: Envelope, owner: str | None = None, *, failed: bool = False
     ) -> bool:
@@ -165,6 +168,9 @@ class ThreadedReplyTable:
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         return await hop(lambda: self._table.start(id, owner, start), self._table)
+
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        return await hop(lambda: self._table.prolong(id, seconds, owner), self._table)
 
     async def resolve(
         self, id: str, payload: Any, owner: str | None = None, *, failed: bool = False

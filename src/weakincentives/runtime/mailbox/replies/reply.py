@@ -11,8 +11,10 @@ from weakincentives.runtime.mailbox.errors import (
     InvalidParameterError,
     MailboxError,
     ReplyCancelledError,
+    ReplyFailedError,
     ReplyNotFoundError,
     ReplyTimeoutError,
+    SerializationError,
 )
 from weakincentives.runtime.mailbox.limits import check_positive
 from weakincentives.runtime.mailbox.seam.cancels import announce_cancel
@@ -336,12 +338,16 @@ class PendingReply(Generic[T]):
     async def _cancel_message(self, row: ReplyRow) -> None:
         """Remove the message, or notify its handler; if neither works, only the result is lost."""
         message = message_of(row)
-        store = None if message is None else self._store_of(message[0])
-        if message is None or store is None or not can_cancel(store):
+        if message is None:
             return
         with suppress(MailboxError):  # the reply is cancelled, and that is what counts
-            await store.cancel([message[1]])
-        announce_cancel(store)
+            store = self._store_of(message[0])
+            if store is None or not can_cancel(store):
+                return
+            try:
+                await store.cancel([message[1]])
+            finally:
+                announce_cancel(store)
 
     async def _row(self) -> ReplyRow | None:
         return _current(await self._replies.table.get(self.id))
@@ -351,7 +357,15 @@ class PendingReply(Generic[T]):
         if row is None:
             raise self._not_found()
         self._note_message(row)
-        return status_of(row, await self._lease_of(row))
+        return status_of(row, await self._lease_of(row), self._failure_in(row))
+
+    def _failure_in(self, row: ReplyRow) -> ReplyFailedError | None:
+        """Return what a failed reply says of the failure, also if its caller gets a value."""
+        if row.state != ReplyState.FAILED:
+            return None
+        with suppress(SerializationError):  # the status is known all the same
+            return failed_error(self.id, self._replies.sealer.open(row.payload))
+        return None
 
     async def _lease_of(self, row: ReplyRow) -> LeaseState | None:
         """Ask the queue what has become of the last start, if the status depends on that."""

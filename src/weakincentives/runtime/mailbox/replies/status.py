@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from weakincentives.runtime.mailbox.errors import ReplyFailedError
 from weakincentives.runtime.mailbox.message import as_datetime
 from weakincentives.runtime.mailbox.seam.optional_protocols import LeaseState
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow, ReplyState
@@ -44,6 +45,11 @@ class JobStatus:
     last_part: int | None
     """The index of the last part that its handler emitted, or None."""
     message_id: str | None
+    error_type: str | None = None
+    """The type of the error that it has failed with, also if `error_reply` made a value of it."""
+    reference: str | None = None
+    """What the worker's log has beside that error."""
+    dead_letter_id: str | None = None
 
 
 ENDED = {
@@ -62,10 +68,13 @@ def message_of(row: ReplyRow) -> tuple[str, str] | None:
     return queue, id
 
 
-def status_of(row: ReplyRow, lease: LeaseState | None) -> JobStatus:
+def status_of(
+    row: ReplyRow, lease: LeaseState | None, failure: ReplyFailedError | None = None
+) -> JobStatus:
     """Return the status that follows from a reply and the lease of its last start.
 
     ``lease`` is None if there was no start, or if its queue cannot say what became of it.
+    ``failure`` is what the reply says of a job that has failed.
     """
     start, owner = row.start, message_of(row)
     since = row.created_at if start is None else start.at
@@ -83,4 +92,9 @@ def status_of(row: ReplyRow, lease: LeaseState | None) -> JobStatus:
         None if start is None else start.worker,
         row.parts - 1 if row.parts else None,
         None if owner is None else owner[1],
+        *(
+            (None, None, None)
+            if failure is None
+            else (failure.error_type, failure.reference, failure.dead_letter_id)
+        ),
     )

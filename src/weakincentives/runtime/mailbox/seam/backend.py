@@ -235,12 +235,19 @@ class BaseBackend(ABC, Generic[M, S]):
         waits for a reply to one of them waits in vain.
         """
         self._check_open()
-        return run(lambda: self._delete(name, force))
+        return run(lambda: self._delete_with_pause(name, force))
 
     async def delete_async(self, name: str, *, force: bool = False) -> bool:
         """Do what `delete` does."""
         self._check_open()
-        return await hop(lambda: self._delete(name, force), self._steps_of(name))
+        return await hop(lambda: self._delete_with_pause(name, force), self._steps_of(name))
+
+    async def _delete_with_pause(self, name: str, force: bool) -> bool:
+        """Delete a queue, then its pause: a queue that is made anew must not be paused."""
+        deleted = await self._delete(name, force)
+        if (table := self._pause_table()) is not None:
+            await table.resume(name)
+        return deleted
 
     async def _delete(self, name: str, force: bool) -> bool:
         return await self.mailbox(name).store.delete(force)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard
 
-from .reply_table import ReplyTable
+from .reply_table import JobStart, ReplyTable
 from .store import Leases, Outgoing, Store
 
 __all__ = [
@@ -17,11 +17,13 @@ __all__ = [
     "NewReply",
     "ReplyMaker",
     "ReplyValue",
+    "StartPoster",
     "backend_of",
     "can_cancel",
     "can_carry",
     "can_make_lease_keepers",
     "can_make_replies",
+    "can_post_starts",
     "cuts_leases",
     "keeps_ids",
 ]
@@ -110,14 +112,32 @@ def cuts_leases(store: Store) -> TypeGuard[LeaseCutter]:
 
 
 class ReplyMaker(Store, Protocol):
-    """A Store that can add a message and the pending reply to it in one step."""
+    """A Store that can change messages and the replies to them in one step."""
 
     def is_beside(self, table: ReplyTable) -> bool:
         """Whether a step of this store can also change this table."""
         ...
 
-    async def put_expecting(self, message: Outgoing, table: ReplyTable, reply: "NewReply") -> None:
-        """Add the message and the pending reply to it: both or neither."""
+    async def put_expecting(
+        self, messages: Sequence[Outgoing], table: ReplyTable, replies: "Sequence[NewReply]"
+    ) -> None:
+        """Add the messages, and the pending reply to each of them: all or nothing."""
+        ...
+
+    async def put_reopening(self, message: Outgoing, table: ReplyTable, reply: "NewReply") -> None:
+        """Add a message that is replayed, and have its reply wait for it: `ReplyTable.reopen`.
+
+        If the message's id is known, neither changes.
+        """
+        ...
+
+    async def put_off(
+        self, handle: str, delay: float, table: ReplyTable, reply_id: str, owner: str
+    ) -> bool:
+        """Give a message back as ``put_off``, and have its reply expire that much later.
+
+        False if its lease had ended; then nothing has changed.
+        """
         ...
 
 
@@ -125,6 +145,22 @@ def can_make_replies(store: Store, table: ReplyTable | None) -> TypeGuard[ReplyM
     """Return whether a Store can add messages and their pending replies in this table at once."""
     beside = getattr(store, "is_beside", None)
     return beside is not None and table is not None and beside(table)
+
+
+class StartPoster(ReplyTable, Protocol):
+    """A ReplyTable that can record a start without waiting until that is done."""
+
+    async def post_start(self, id: str, owner: str, start: JobStart) -> bool:
+        """Send what `start` would record; False if that is not possible now.
+
+        It may be lost, and others may see it later than what is done after it.
+        """
+        ...
+
+
+def can_post_starts(table: ReplyTable) -> TypeGuard[StartPoster]:
+    """Return whether a ReplyTable can record starts without waiting."""
+    return hasattr(table, "post_start")
 
 
 class NewReply(NamedTuple):

@@ -161,6 +161,13 @@ class ReplyTable(Protocol):
         """
         ...
 
+    async def prolong(self, id: str, seconds: float, owner: str) -> bool:
+        """Have a pending reply expire ``seconds`` later; its ``ttl`` stays what its caller said.
+
+        False if it is not pending, or has another owner.
+        """
+        ...
+
     async def resolve(
         self, id: str, payload: Any, owner: str | None = None, *, failed: bool = False
     ) -> bool:

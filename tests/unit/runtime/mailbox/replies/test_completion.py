@@ -6,6 +6,7 @@ import pytest
 
 from weakincentives import connect
 from weakincentives.runtime.mailbox import (
+    MailboxConnectionError,
     ReplyCancelledError,
     ReplyNotFoundError,
     ReplyTimeoutError,
@@ -79,6 +80,17 @@ def test_a_reply_that_is_not_there_keeps_no_other_from_its_caller(backend, box, 
 def test_what_is_pending_ends_the_iteration_in_time(box, complete):
     with pytest.raises(ReplyTimeoutError, match="1 reply has"):
         complete([*answered(box, "tea"), box.send_expecting_reply("coffee")], timeout=0.05)
+
+
+def test_a_reply_is_cancelled_though_its_queue_cannot_be_reached(backend, box, monkeypatch):
+    reply = backend.reply(box.send_expecting_reply("tea").id)
+
+    def unreachable(queue):
+        raise MailboxConnectionError(queue)
+
+    monkeypatch.setattr(reply, "_store_of", unreachable)
+    assert reply.cancel() is True
+    assert reply.is_cancelled()
 
 
 def test_a_message_that_was_just_answered_is_not_cancelled(box):

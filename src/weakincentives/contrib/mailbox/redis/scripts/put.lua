@@ -11,7 +11,7 @@
 --       4 wake       ZSET  one token, present while a consumer should look into pending
 --       5 sent       ZSET  id chosen by the sender -> when first sent; known for five minutes from
 --                          then. An id that is to be known for longer is dated so much later
---       and only if the sender of the one message waits for a reply, made in the same step:
+--       and only if the sender waits for replies, made in the same step; for each of them:
 --       6 entry      HASH  the pending reply (see reply.lua)
 --       7 expiry     ZSET  its id -> when it may go
 -- ARGV  1 max_size    most messages the queue may hold, 0 for any number
@@ -19,14 +19,13 @@
 --       3 details     empty, or for each message its delay in milliseconds, and for how many its
 --                     id is to be known if the sender chose it, else 0
 --       then two for each message: id, payload
---       then, if a reply is waited for: its id, milliseconds to live, its owner, milliseconds to
---       keep it for
+--       then, for each reply that is waited for: its id, milliseconds to live, its owner,
+--       milliseconds to keep it for
 --
 -- Returns how many were added, or, if there is no room, minus one minus the number held.
 -- Declares no flags, so that at maxmemory the server refuses it before it begins.
 
 local pending, data, delayed, wake, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local entry, expiry = KEYS[6], KEYS[7]
 local max_size, replicated, details = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
 local REMEMBER, FORGET, LINGER = 300000, 1000, 60000
 
@@ -34,18 +33,27 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local stamp = '|' .. now
 
-local last = entry and #ARGV - 4 or #ARGV
+local replies = (#KEYS - 5) / 2
+local last = #ARGV - 4 * replies
 
--- Make the pending reply; in the repeat of a call whose answer was lost it is there already.
-local function expect()
-  if not entry or redis.call('HSETNX', entry, 'state', 'pending') == 0 then return end
-  local expires, keep = now + ARGV[last + 2], tonumber(ARGV[last + 4])
-  redis.call('HSET', entry, 'created', now, 'expires', expires, 'owner', ARGV[last + 3])
+-- Make a pending reply; in the repeat of a call whose answer was lost it is there already.
+local function expect_one(entry, expiry, id, ttl, owner, keep)
+  if redis.call('HSETNX', entry, 'state', 'pending') == 0 then return end
+  local expires = now + ttl
+  redis.call('HSET', entry, 'created', now, 'expires', expires, 'owner', owner)
   if keep > 0 then redis.call('HSET', entry, 'keep', keep) end
   local gone = expires + keep
   redis.call('PEXPIREAT', entry, string.format('%.0f', gone + LINGER))
-  redis.call('ZADD', expiry, string.format('%.0f', gone), ARGV[last + 1])
+  redis.call('ZADD', expiry, string.format('%.0f', gone), id)
   redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now - LINGER)
+end
+
+local function expect()
+  for n = 0, replies - 1 do
+    local key, at = 6 + 2 * n, last + 4 * n
+    expect_one(KEYS[key], KEYS[key + 1], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3],
+      tonumber(ARGV[at + 4]))
+  end
 end
 
 -- The number of messages held if this many more do not fit, else false or nil.

@@ -15,13 +15,14 @@
 --       3 expiry  ZSET  id -> when the reply may go, for those that share this hash tag
 --       4 parts   STREAM  parts of the reply (see emit.lua), and a last record once it is settled,
 --                       if there is a part or a reader: that one blocks here
--- ARGV  1 step      create, reopen, start, resolve, fail, cancel, get, parts, consume, delete or
---                   reap (delete if its time is over)
+-- ARGV  1 step      create, reopen, start, prolong, resolve, fail, cancel, get, parts, consume,
+--                   delete or reap (delete if its time is over)
 --       2 id        the reply's id
 --       3 repeated  "1" if this may be the repeat of a call whose answer was lost
---       4 value     milliseconds to live (create, reopen), the payload (resolve, fail), the handle
---                   (start), a random token (consume) or the index of the first part (parts)
---       5 owner     the owner, or empty (create, reopen, start, resolve, fail)
+--       4 value     milliseconds to live (create, reopen) or to live longer (prolong), the payload
+--                   (resolve, fail), the handle (start), a random token (consume) or the index of
+--                   the first part (parts)
+--       5 owner     the owner, or empty (create, reopen, start, prolong, resolve, fail)
 --       6 number    milliseconds to keep (create, reopen), the number of the delivery (start) or
 --                   how many parts to return at most (parts)
 --       7 worker    who received the message (start)
@@ -183,6 +184,14 @@ function steps.start()
       'started', now, 'series', row.series)
   end
   return steps.get()
+end
+
+function steps.prolong()
+  if not is_pending or is_anothers() then return 0 end
+  local expires = row.expires + value
+  redis.call('HSET', entry, 'expires', digits(expires), 'ttl', digits(row.ttl))
+  may_go(expires + (row.keep or 0))
+  return 1
 end
 
 local function resolve(as)
