@@ -20,14 +20,15 @@ from weakincentives.runtime.mailbox import (
     Peeked,
     SerializationError,
 )
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
 from weakincentives.serde import Codec, EncodeError
 
 from . import output, tables
-from .backends import absence_of, connect_existing, is_in_memory, rehearsal_of
+from .backends import absence_of, connect_existing, is_in_memory, rehearsal_of, store_mailbox
 from .flags import named_as_typed
 
-__all__ = ["JsonOption", "UrlOption", "register"]
+__all__ = ["DEFAULT_URL", "JsonOption", "UrlOption", "existing_mailbox", "register"]
 
 UrlOption = Annotated[
     str,
@@ -234,6 +235,12 @@ def purge(
         output.print_json({"queue": queue, "removed": removed})
     else:
         output.print_line(f"removed {output.counted(removed, 'message')} from {queue}")
+
+
+def existing_mailbox(url: str, backend: Backend, queue: str) -> StoreMailbox[Any, Any]:
+    """Open the mailbox of a queue that should exist, and say so if it does not."""
+    _say_absence(absence_of(url, backend, queue))
+    return store_mailbox(backend, queue)
 
 
 def _say_absence(absence: str | None) -> None:

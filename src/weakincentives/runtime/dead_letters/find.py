@@ -1,4 +1,4 @@
-"""Finds dead letters in their mailbox, and discards those that nobody needs."""
+"""Finds dead letters in their mailbox."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weakincentives.logs import get_logger
-from weakincentives.runtime.leases.walk import Walk
 from weakincentives.runtime.mailbox import SerializationError
 from weakincentives.runtime.mailbox.envelope import JsonSealer
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
@@ -16,9 +15,12 @@ from weakincentives.serde import Codec
 
 from .letter import DeadLetter, log_processing
 
-__all__ = ["FoundLetter", "LetterFinder", "discard_letters", "letters_in"]
+__all__ = ["FoundLetter", "LetterFinder", "discard"]
 
 logger = get_logger(__name__)
+
+MOST_LOGGED = 10
+"""A queue of other messages, taken for one of letters, must not flood the log."""
 
 _PLAIN = Codec(DeadLetter[Any])
 
@@ -36,6 +38,7 @@ class LetterFinder:
     def __init__(
         self, dlq: StoreMailbox[Any, Any], wanted: Callable[[FoundLetter], bool] | None
     ) -> None:
+        bind(dlq, DeadLetter[Any], None)  # unless its type is known
         self._dlq = dlq
         self._wanted = wanted
         self._json = JsonSealer(_PLAIN, dlq.limits.max_bytes)
@@ -48,7 +51,8 @@ class LetterFinder:
             found = FoundLetter(seen.id, self._read(seen.payload))
         except SerializationError as error:
             self.strangers += 1
-            logger.warning("%s is not a dead letter and stays in place: %s", seen.id, error)
+            if self.strangers <= MOST_LOGGED:
+                logger.warning("%s is not a dead letter and stays in place: %s", seen.id, error)
             return None
         return found if self._wanted is None or self._wanted(found) else None
 
@@ -67,23 +71,6 @@ class LetterFinder:
         return letter
 
 
-def letters_in(
-    dlq: StoreMailbox[Any, Any], wanted: Callable[[FoundLetter], bool]
-) -> tuple[Walk[FoundLetter], LetterFinder]:
-    """Return a walk over the letters that are wanted, and what counts the rest."""
-    finder = _finder(dlq, wanted)
-    return Walk(dlq, finder), finder
-
-
-def discard_letters(
-    dlq: StoreMailbox[Any, Any], wanted: Callable[[FoundLetter], bool]
-) -> Walk[FoundLetter]:
-    """Return a walk that removes the letters that are wanted."""
-    return Walk(dlq, _finder(dlq, wanted), lambda _, found: log_processing(found.letter, "discard"))
-
-
-def _finder(
-    dlq: StoreMailbox[Any, Any], wanted: Callable[[FoundLetter], bool] | None
-) -> LetterFinder:
-    bind(dlq, DeadLetter[Any], None)
-    return LetterFinder(dlq, wanted)
+def discard(seen: Seen, found: FoundLetter) -> None:
+    """Log that a letter is discarded; the walk that found it removes it."""
+    log_processing(found.letter, "discard")

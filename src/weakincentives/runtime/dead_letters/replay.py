@@ -139,7 +139,7 @@ class Replay:
         self._source_of = source_of
         self._resolver = resolver
         self._sequels = RememberedIds()
-        self._finder = LetterFinder(dlq, wanted)
+        self.finder = LetterFinder(dlq, wanted)
         self._json = JsonSealer(Codec(DeadLetter[Any]), dlq.limits.max_bytes)
 
     def walk(self, *, dry_run: bool = False) -> Walk[FoundLetter]:
@@ -159,7 +159,7 @@ class Replay:
         self._sequels.forget_all()
 
     def _matching(self, seen: Seen) -> FoundLetter | None:
-        found = self._finder(seen)
+        found = self.finder(seen)
         if found is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """Walks over the messages that wait in a queue, and takes those that are wanted."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.message import Message
@@ -40,6 +40,12 @@ class Walk(Generic[F]):
         self._wanted = wanted
         self._take = take
         self._removed = removed
+        self._looked: Callable[[], object] | None = None
+
+    def watched_by(self, looked: Callable[[], object]) -> Self:
+        """Call this before each message that is looked at; it may raise to end the walk."""
+        self._looked = looked
+        return self
 
     def __iter__(self) -> Iterator[F]:
         """Yield what was wanted, each after it was taken and removed."""
@@ -57,7 +63,7 @@ class Walk(Generic[F]):
             left -= len(page)
             size = _next_size(page, size)
             for seen in page:
-                found = self._wanted(seen)
+                found = self._look(seen)
                 if found is None:
                     offset += 1
                 elif self._take is None:
@@ -99,7 +105,7 @@ class Walk(Generic[F]):
                 held[message.id] = hold(message)
             for message in fresh:
                 seen = _seen(message)
-                found = self._wanted(seen)
+                found = self._look(seen)
                 if found is not None and self._take is None:
                     yield found
                 elif found is not None and self._take is not None:
@@ -111,15 +117,20 @@ class Walk(Generic[F]):
             if not fresh:
                 return
 
+    def _look(self, seen: Seen) -> F | None:
+        if self._looked is not None:
+            self._looked()
+        return self._wanted(seen)
+
     def _take_one(self, seen: Seen, found: F) -> bool:
         """Lease one message, take it and remove it; False if another consumer has it."""
         plain, take = self._box._plain, self._take
         assert plain is not None
         assert take is not None
         for leased in plain.lease_now(1, LEASE, ids=[seen.id]).messages:
-            handles = [leased.handle]
+            handles, seen = [leased.handle], _seen(leased)
             try:
-                take(_seen(leased), found)
+                take(seen, found)
             except BaseException:
                 self._release(handles)
                 raise
