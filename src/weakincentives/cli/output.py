@@ -18,6 +18,7 @@ __all__ = [
     "ReaderGoneError",
     "counted",
     "discard_output",
+    "duration",
     "fail",
     "flush_output",
     "note",
@@ -67,6 +68,14 @@ def flush_output() -> None:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural if needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the largest unit of which there are at least two."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def plain_json(value: Any) -> str:

@@ -299,12 +299,7 @@ def _stats_table(backend: Backend, names: list[str]) -> Table:
 
 def _age(counted: MailboxStats) -> str:
     seconds = counted.oldest_age_seconds
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return "-" if seconds is None else output.duration(seconds)
 
 
 def _show(message: Message[Any, Any] | Peeked[Any], as_json: bool) -> None:
