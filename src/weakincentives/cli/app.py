@@ -11,7 +11,7 @@ from weakincentives.error_text import one_line, place_of
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-from . import dlq, doctor, evals, jobs, move, queues, worker
+from . import dlq, doctor, evals, jobs, move, queues, tail, top, worker
 from .output import ReaderGoneError, fail, flush_output, prepare_output, print_line, unwritten
 
 __all__ = ["app", "run"]
@@ -24,11 +24,10 @@ app = typer.Typer(
     name="wink",
     help="Durable, typed mailboxes: look into queues, send, receive, and run workers.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, queues, jobs, dlq, move, doctor, worker, evals):
+for room in (demo, queues, top, tail, jobs, dlq, move, doctor, worker, evals):
     room.register(app)
 
 
@@ -53,7 +52,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str] | None) -> None:
     try:
-        app(args=arguments)
+        app(args=arguments, prog_name="wink")
     except OSError as error:
         if (place_of(error) or "").endswith(" in echo"):  # Typer shows its help with echo
             raise unwritten(error) from error

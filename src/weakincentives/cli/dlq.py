@@ -22,6 +22,7 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from . import output
 from .backends import connect_existing, store_mailbox
+from .completion import queue_names
 from .filters import LetterFilters, letter_filter
 from .letter_groups import LetterGroups, short, time_text
 from .passes import DryRunOption, EnoughError, Pass, YesOption, looking
@@ -29,7 +30,9 @@ from .queues import DEFAULT_URL, JsonOption, UrlOption, existing_mailbox
 
 __all__ = ["register"]
 
-Queue = Annotated[str, typer.Argument(help="The queue of the dead letters.")]
+Queue = Annotated[
+    str, typer.Argument(help="The queue of the dead letters.", autocompletion=queue_names)
+]
 ScanOption = Annotated[
     int, typer.Option("--scan", help="Look at this many letters at most; 0 means at all.", min=0)
 ]

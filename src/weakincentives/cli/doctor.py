@@ -1,7 +1,6 @@
 """The command that looks for what will hurt."""
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import msgspec
 import typer
@@ -14,7 +13,7 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from . import output, queue_checks
 from .backends import connect_existing
-from .queues import DEFAULT_URL, JsonOption, UrlOption
+from .queues import DEFAULT_URL, JsonOption, QueuesArgument, UrlOption
 
 __all__ = ["FOUND", "register"]
 
@@ -28,9 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Only these queues.")
-    ] = None,
+    queues: QueuesArgument = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:

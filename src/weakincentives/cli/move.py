@@ -8,6 +8,7 @@ from weakincentives.runtime.dead_letters.move import Move
 
 from . import output
 from .backends import connect_existing, store_mailbox
+from .completion import queue_names
 from .filters import MessageFilters, message_filter
 from .passes import DryRunOption, Pass, YesOption
 from .queues import DEFAULT_URL, JsonOption, UrlOption, existing_mailbox
@@ -21,8 +22,16 @@ def register(app: typer.Typer) -> None:
 
 
 def move(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The queue to take them from.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The queue to send them to.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM", help="The queue to take them from.", autocompletion=queue_names
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TO", help="The queue to send them to.", autocompletion=queue_names),
+    ],
     filters: MessageFilters = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
