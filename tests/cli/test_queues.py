@@ -6,35 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.wink import Wink
 from tests.services import redis_url
 from weakincentives.cli.app import run
 
 __all__ = ["redis_url"]
-
-
-class Wink:
-    """Runs commands in this process, where coverage and speed are."""
-
-    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._url = url
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--url", self._url])
-        shown = self._capsys.readouterr()
-        return code, shown.out, shown.err
-
-    def ok(self, *arguments: str) -> str:
-        code, out, err = self(*arguments)
-        assert (code, err) == (0, ""), (code, out, err)
-        return out
-
-    def json(self, *arguments: str) -> list[Any]:
-        return [json.loads(line) for line in self.ok(*arguments, "--json").splitlines()]
 
 
 def _typed(text: str = "") -> io.TextIOWrapper:

@@ -21,8 +21,8 @@ from weakincentives.runtime import (
     Worker,
     replay_dead_letters,
 )
-from weakincentives.runtime.dead_letters import replay
 from weakincentives.runtime.events import DeadLetterReplayed
+from weakincentives.runtime.leases import walk
 from weakincentives.runtime.mailbox.capabilities import Capabilities
 from weakincentives.runtime.mailbox.seam.store import Outgoing
 from weakincentives.runtime.mailbox.testing import driven
@@ -282,7 +282,7 @@ def test_what_is_received_and_not_replayed_is_given_back_uncounted(box, letters,
     fill(box, letters, *"abcdef")
     before = [(seen.id, seen.delivery_count, seen.nack_count) for seen in letters.peek()]
     monkeypatch.setattr(letters, "capabilities", Capabilities(peeks=False))
-    monkeypatch.setattr("weakincentives.runtime.dead_letters.replay.PAGE", 2)
+    monkeypatch.setattr("weakincentives.runtime.leases.walk.PAGE", 2)
     for _ in range(3):
         assert replay_dead_letters(letters, box, predicate=lambda letter: False) == 0
         assert replay_dead_letters(letters, box, dry_run=True, limit=3) == 3
@@ -296,7 +296,7 @@ def test_where_every_receive_counts_a_letter_is_received_once_a_replay(monkeypat
     fill(box, letters, *"abcdef")
     cannot = Capabilities(peeks=False, uncounted_releases=False)
     monkeypatch.setattr(letters, "capabilities", cannot)
-    monkeypatch.setattr("weakincentives.runtime.dead_letters.replay.PAGE", 2)
+    monkeypatch.setattr("weakincentives.runtime.leases.walk.PAGE", 2)
     received, receive = Counter(), letters.receive
 
     def counted(**options):
@@ -333,8 +333,8 @@ def test_letters_that_are_held_do_not_come_back_while_a_long_replay_goes_on(monk
     orders, letters = InMemoryMailbox("orders"), InMemoryMailbox("letters")
     fill(orders, letters, *(["tea"] * 20))
     monkeypatch.setattr(letters, "capabilities", Capabilities(peeks=False))
-    monkeypatch.setattr(replay, "PAGE", 10)
-    monkeypatch.setattr(replay, "LEASE", 1.5)
+    monkeypatch.setattr(walk, "PAGE", 10)
+    monkeypatch.setattr(walk, "LEASE", 1.5)
     pause = threading.Event()
 
     def judge(letter):

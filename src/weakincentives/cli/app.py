@@ -11,7 +11,7 @@ from weakincentives.error_text import one_line, place_of
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-from . import evals, jobs, pausing, queues, worker, workers
+from . import dlq, doctor, evals, jobs, move, pausing, queues, tail, top, worker, workers
 from .output import ReaderGoneError, fail, flush_output, prepare_output, print_line, unwritten
 
 __all__ = ["app", "run"]
@@ -24,11 +24,11 @@ app = typer.Typer(
     name="wink",
     help="Durable, typed mailboxes: look into queues, send, receive, and run workers.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, queues, pausing, jobs, workers, worker, evals):
+ROOMS = (demo, queues, pausing, top, tail, jobs, dlq, move, doctor, workers, worker, evals)
+for room in ROOMS:
     room.register(app)
 
 
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str] | None) -> None:
     try:
-        app(args=arguments)
+        app(args=arguments, prog_name="wink")
     except OSError as error:
         if (place_of(error) or "").endswith(" in echo"):  # Typer shows its help with echo
             raise unwritten(error) from error

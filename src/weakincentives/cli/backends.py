@@ -6,10 +6,24 @@ from typing import Any
 import weakincentives
 from weakincentives.contrib.mailbox.sqlite.backend import options_in, path_of
 from weakincentives.contrib.mailbox.urls import split_url
-from weakincentives.runtime.mailbox import InMemoryMailbox, InvalidParameterError
+from weakincentives.runtime.mailbox import (
+    InMemoryMailbox,
+    InvalidParameterError,
+    Peeked,
+    UnsupportedOperationError,
+)
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
+from weakincentives.runtime.mailbox.seam.driver import run
 
-__all__ = ["absence_of", "connect_existing", "is_in_memory", "rehearsal_of"]
+__all__ = [
+    "absence_of",
+    "connect_existing",
+    "is_in_memory",
+    "newest_messages",
+    "rehearsal_of",
+    "store_mailbox",
+]
 
 
 def connect_existing(url: str) -> Backend:
@@ -35,6 +49,24 @@ def absence_of(url: str, backend: Backend, queue: str) -> str | None:
     if scheme == "sqs" or mailbox.approximate_count():
         return None
     return f"no messages in {queue!r} (there may be no such queue)"
+
+
+def store_mailbox(backend: Backend, queue: str) -> StoreMailbox[Any, Any]:
+    """Open a mailbox whose store can be walked over; every backend of this package has them."""
+    mailbox = backend.mailbox(queue)
+    if not isinstance(mailbox, StoreMailbox):
+        raise UnsupportedOperationError(f"{queue!r} is not a mailbox of this package")
+    return mailbox
+
+
+def newest_messages(
+    box: StoreMailbox[Any, Any], count: int, pending: int
+) -> list[Peeked[Any]] | None:
+    """Return the last of the pending messages; None if the backend cannot show them."""
+    if not box.capabilities.peeks:
+        return None
+    seen = run(lambda: box.store.peek(count, max(pending - count, 0))) if pending else ()
+    return [Peeked(box, one) for one in seen]
 
 
 def is_in_memory(url: str) -> bool:

@@ -27,9 +27,9 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 from . import output, tables
 from .backends import connect_existing
 from .eval_pool import URL_VARIABLE, eval_loop_from, pool_for
-from .eval_progress import progress
 from .log_output import LogLevel, configure_logging, log_environment
 from .output import note
+from .progress import progress
 from .queues import DEFAULT_URL, JsonOption, UrlOption
 from .targets import find
 from .worker import LogJsonOption, LogLevelOption

@@ -13,11 +13,9 @@ from weakincentives.runtime.mailbox import QueuePause
 
 from . import output
 from .backends import connect_existing
-from .queues import DEFAULT_URL, JsonOption, UrlOption
+from .queues import DEFAULT_URL, JsonOption, QueueArgument, UrlOption
 
 __all__ = ["register"]
-
-Queue = Annotated[str, typer.Argument(help="The name of the queue.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def pause(
-    queue: Queue,
+    queue: QueueArgument,
     because: Annotated[
         str | None, typer.Option(help="Why, for whoever finds it paused.", metavar="TEXT")
     ] = None,
@@ -43,7 +41,7 @@ def pause(
         output.print_line(f"paused {queue}; wink resume {queue} ends this")
 
 
-def resume(queue: Queue, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def resume(queue: QueueArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Resume a queue that was paused."""
     with connect_existing(url) as backend:
         resumed = backend.resume(queue, by=_user())

@@ -25,14 +25,27 @@ from weakincentives.runtime.mailbox import (
     SerializationError,
     UnsupportedOperationError,
 )
+from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
 from weakincentives.serde import Codec, EncodeError
 
 from . import output, tables
-from .backends import absence_of, connect_existing, is_in_memory, rehearsal_of
+from .backends import absence_of, connect_existing, is_in_memory, rehearsal_of, store_mailbox
+from .completion import DEFAULT_URL, queue_names
 from .flags import named_as_typed
 
-__all__ = ["JsonOption", "UrlOption", "register"]
+__all__ = [
+    "DEFAULT_URL",
+    "JsonOption",
+    "QueueArgument",
+    "QueuesArgument",
+    "UrlOption",
+    "existing_mailbox",
+    "message_facts",
+    "register",
+    "show_message",
+    "stats_facts",
+]
 
 UrlOption = Annotated[
     str,
@@ -41,9 +54,14 @@ UrlOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
-Queue = Annotated[str, typer.Argument(help="The name of the queue.")]
+QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="The name of the queue.", autocompletion=queue_names)
+]
+QueuesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[QUEUE]...", help="Only these queues.", autocompletion=queue_names),
+]
 
-DEFAULT_URL = "sqlite:///wink.db"
 RECEIVE_FLAGS = {
     "max_messages": "--max",
     "visibility_timeout": "--visibility",
@@ -68,7 +86,7 @@ def queues(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
 
 
 def send(
-    queue: Queue,
+    queue: QueueArgument,
     body: Annotated[str, typer.Argument(help="The body as JSON, or - to read it from stdin.")],
     delay: Annotated[float, typer.Option(help="Seconds until it can be received.")] = 0,
     message_id: Annotated[
@@ -143,7 +161,7 @@ def _print_sent(id: str, as_json: bool) -> None:
 
 
 def receive(
-    queue: Queue,
+    queue: QueueArgument,
     ack: Annotated[
         bool, typer.Option("--ack", help="Remove the messages that were received.")
     ] = False,
@@ -174,7 +192,7 @@ def receive(
 
 
 def peek(
-    queue: Queue,
+    queue: QueueArgument,
     limit: Annotated[int, typer.Option(help="At most this many messages.")] = 10,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
@@ -194,7 +212,10 @@ def peek(
 
 def stats(
     queue: Annotated[
-        str | None, typer.Argument(help="The name of the queue; all queues if left out.")
+        str | None,
+        typer.Argument(
+            help="The name of the queue; all queues if left out.", autocompletion=queue_names
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Update every second.")] = False,
     url: UrlOption = DEFAULT_URL,
@@ -219,7 +240,7 @@ def stats(
 
 
 def purge(
-    queue: Queue,
+    queue: QueueArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
@@ -242,7 +263,7 @@ def purge(
 
 
 def delete(
-    queue: Queue,
+    queue: QueueArgument,
     force: Annotated[
         bool, typer.Option("--force", help="Delete its messages too, leased and delayed ones.")
     ] = False,
@@ -284,6 +305,12 @@ def _confirm_delete(counted: MailboxStats, queue: str) -> None:
     typer.confirm(f"Delete {queue}, {what}?", abort=True)
 
 
+def existing_mailbox(url: str, backend: Backend, queue: str) -> StoreMailbox[Any, Any]:
+    """Open the mailbox of a queue that should exist, and say so if it does not."""
+    _say_absence(absence_of(url, backend, queue))
+    return store_mailbox(backend, queue)
+
+
 def _say_absence(absence: str | None) -> None:
     if absence is not None:
         output.note(f"wink: {absence}")
@@ -314,12 +341,13 @@ def _show_stats(backend: Backend, names: list[str], as_json: bool) -> None:
         pauses = _pauses(backend)
         for name, counted in _stats_of(backend, names):
             paused = {"paused": _pause_facts(pauses[name])} if name in pauses else {}
-            output.print_json({"queue": name, **_fields(counted), **paused})
+            output.print_json({"queue": name, **stats_facts(counted), **paused})
     else:
         tables.show(_stats_table(backend, names))
 
 
-def _fields(counted: MailboxStats) -> dict[str, Any]:
+def stats_facts(counted: MailboxStats) -> dict[str, Any]:
+    """Return the counts of a queue for programs."""
     fields: dict[str, Any] = {
         "pending": counted.pending,
         "in_flight": counted.in_flight,
@@ -371,25 +399,39 @@ def _age(counted: MailboxStats) -> str:
 
 
 def _show(message: Message[Any, Any] | Peeked[Any], as_json: bool) -> None:
-    try:
-        body, error = message.body, None
-    except SerializationError as unreadable:
-        body, error = None, str(unreadable)
     if as_json:
-        shown = {
-            "id": message.id,
-            "body": body,
-            "delivery_count": message.delivery_count,
-            "nack_count": message.nack_count,
-            "enqueued_at": message.enqueued_at,
-            "attributes": dict(message.attributes),
-        }
-        if error is not None:
-            shown["error"] = error
-        output.print_json(shown)
-        return
+        output.print_json(message_facts(message))
+    else:
+        show_message(message)
+
+
+def message_facts(message: Message[Any, Any] | Peeked[Any]) -> dict[str, Any]:
+    """Return a message for programs."""
+    body, error = _read(message)
+    facts = {
+        "id": message.id,
+        "body": body,
+        "delivery_count": message.delivery_count,
+        "nack_count": message.nack_count,
+        "enqueued_at": message.enqueued_at,
+        "attributes": dict(message.attributes),
+    }
+    return facts if error is None else {**facts, "error": error}
+
+
+def _read(message: Message[Any, Any] | Peeked[Any]) -> tuple[Any, str | None]:
+    """Return the body of a message, or why it cannot be read."""
+    try:
+        return message.body, None
+    except SerializationError as unreadable:
+        return None, str(unreadable)
+
+
+def show_message(message: Message[Any, Any] | Peeked[Any], mark: str = "") -> None:
+    """Print a message for people."""
+    body, error = _read(message)
     sent = f"{message.enqueued_at:%Y-%m-%d %H:%M:%S}"
-    output.print_line(f"{message.id} (sent {sent}{_deliveries(message)})")
+    output.print_line(f"{mark}{message.id} (sent {sent}{_deliveries(message)})")
     output.print_line("  " + (output.plain_text(body) if error is None else f"unreadable: {error}"))
     if message.attributes:
         output.print_line(f"  attributes: {output.plain_text(dict(message.attributes))}")

@@ -12,12 +12,14 @@ Progress = Callable[[int, int], object]
 
 
 @contextmanager
-def shown_progress(progress: Progress | None, expected: int) -> Iterator[Progress]:
+def shown_progress(
+    progress: Progress | None, expected: int, what: str = "results"
+) -> Iterator[Progress]:
     """Yield a function that shows progress: the caller's own, a bar on a terminal, or none."""
     if progress is not None:
         yield progress
     elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(expected) as update:
+        with _bar(expected, what) as update:
             yield update
     else:
         yield _ignore
@@ -28,18 +30,18 @@ def _ignore(done: int, expected: int) -> None:
 
 
 @contextmanager
-def _bar(expected: int) -> Iterator[Progress]:
+def _bar(expected: int, what: str) -> Iterator[Progress]:
     rich = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)
     columns = (
-        rich.TextColumn("results"),
+        rich.TextColumn(what),
         rich.BarColumn(),
         rich.MofNCompleteColumn(),
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     )
     with rich.Progress(*columns, console=console) as bar:
-        task = bar.add_task("results", total=expected)
+        task = bar.add_task(what, total=expected)
 
         def update(done: int, expected: int) -> None:
             bar.update(task, completed=done)

@@ -14,9 +14,9 @@ from testkit.threads import started_since, threads_now
 from testkit.waiting import eventually
 from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, background
 from weakincentives.contrib.mailbox.redis import RedisMailbox
-from weakincentives.runtime.mailbox.testing import driven
 from weakincentives.contrib.mailbox.redis.connection import ThreadTransport
 from weakincentives.runtime import Job, Worker
+from weakincentives.runtime.mailbox.testing import driven
 
 Box = RedisMailbox[Any, Any]
 

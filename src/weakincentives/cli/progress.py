@@ -1,4 +1,4 @@
-"""The progress that ``wink eval`` shows, and how a signal stops it."""
+"""Shows the progress of a command, and stops it on a signal."""
 
 import signal
 import sys
@@ -10,16 +10,16 @@ from weakincentives.evals.progress import shown_progress
 
 from .output import note
 
-__all__ = ["progress"]
+__all__ = ["ProgressLines", "progress", "stoppable"]
 
 PLAIN_LINES_EVERY = 5.0
 
 
 @contextmanager
-def progress(expected: int) -> Iterator[Callable[[int, int], None]]:
+def progress(expected: int, what: str = "results") -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal, and a line now and then elsewhere; end on a signal."""
-    plain = None if sys.stderr.isatty() else _PlainLines()
-    with shown_progress(plain, expected) as show, _stoppable() as stop_if_signalled:
+    plain = None if sys.stderr.isatty() else ProgressLines(what)
+    with shown_progress(plain, expected, what) as show, stoppable() as stop_if_signalled:
 
         def looked(done: int, expected: int) -> None:
             stop_if_signalled()
@@ -29,8 +29,8 @@ def progress(expected: int) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def _stoppable() -> Iterator[Callable[[], None]]:
-    """Yield a function that exits if a signal came; results are given back before."""
+def stoppable() -> Iterator[Callable[[], None]]:
+    """Yield a function that exits if a signal came, at a moment that the caller chooses."""
     came: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)
 
@@ -52,8 +52,11 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             signal.signal(one, handler)
 
 
-class _PlainLines:
-    def __init__(self) -> None:
+class ProgressLines:
+    """Writes how far a command has come to standard error, every few seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._last = -1
         self._next = 0.0
 
@@ -61,4 +64,4 @@ class _PlainLines:
         now = time.monotonic()
         if done != self._last and (now >= self._next or done >= expected):
             self._last, self._next = done, now + PLAIN_LINES_EVERY
-            note(f"{done} of {expected} results")
+            note(f"{done} of {expected} {self._what}")
