@@ -13,6 +13,7 @@ from testkit.cloud import Cloud
 from weakincentives.contrib.mailbox.sqs import BatchPartlySentError, SQSMailbox
 from weakincentives.contrib.mailbox.sqs.batch_calls import batches
 from weakincentives.contrib.mailbox.sqs.long_polls import poll_seconds
+from weakincentives.dispatch import InProcessDispatcher
 from weakincentives.ids import new_id
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
@@ -20,6 +21,7 @@ from weakincentives.runtime.mailbox import (
     PayloadTooLargeError,
     ReceiptHandleExpiredError,
 )
+from weakincentives.runtime.mailbox.events import MailboxEvent, MessageSent, SendFailed
 
 
 def drain(box: SQSMailbox[Any, Any]) -> list[Any]:
@@ -77,7 +79,9 @@ class Lost:
         return self._client.send_message_batch(**request)
 
 
-def test_a_hundred_messages_cost_ten_calls_to_send_and_twenty_one_to_consume(ministack: Cloud) -> None:
+def test_a_hundred_messages_cost_ten_calls_to_send_and_twenty_one_to_consume(
+    ministack: Cloud,
+) -> None:
     box = ministack.mailbox()
     calls = ministack.ledger.calls
     box.send_batch(list(range(100)))
@@ -172,11 +176,17 @@ def test_what_was_sent_before_an_outage_is_reported_as_sent(ministack: Cloud, su
     box: SQSMailbox[Any, Any] = SQSMailbox(
         ministack.queue(f"q-{new_id()}{suffix}"), Unlucky(Lost(ministack.sqs, after=1), 1)
     )
+    told: list[Any] = []
+    box.dispatcher = InProcessDispatcher()
+    box.dispatcher.subscribe(MailboxEvent, told.append)
     with pytest.raises(BatchPartlySentError) as caught:
         box.send_batch([0, 1, 2])
     unsent, *sent = caught.value.results
     assert isinstance(unsent, MailboxConnectionError)
     assert caught.value.sent_ids == tuple(sent)
+    assert [event.message_id for event in told if isinstance(event, MessageSent)] == sent
+    (failed,) = [event.message_ids for event in told if isinstance(event, SendFailed)]
+    assert len(failed) == 1
     assert sorted(drain(box)) == [1, 2]
 
 
