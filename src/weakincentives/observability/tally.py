@@ -20,6 +20,9 @@ MOST_SERIES = 1000
 OTHER = "(other)"
 """The label of everything beyond."""
 
+LONGEST_LABEL = 200
+"""Characters: whoever writes a dead letter chooses its source and the name of its error."""
+
 Labels = str | tuple[str, ...]
 """The values of the labels; text if there is only one, because that is faster."""
 
@@ -113,6 +116,10 @@ class Tally:
 
 def _bounded(series: dict[Labels, Any], labels: Labels) -> Labels:
     """Return the labels, or those of all others if these are new and there are too many."""
+    if labels in series:
+        return labels
+    parts = tuple(label[:LONGEST_LABEL] for label in _as_tuple(labels))
+    labels = parts[0] if isinstance(labels, str) else parts
     if labels in series or len(series) < MOST_SERIES:
         return labels
     return OTHER if isinstance(labels, str) else (OTHER,) * len(labels)
