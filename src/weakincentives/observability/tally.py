@@ -62,6 +62,14 @@ class Tally:
         for histograms in self._histograms.values():
             histograms.clear()
 
+    def series(self, metric: str) -> dict[Labels, float]:
+        """Return the counts of a metric by their labels; who adds to them holds the lock."""
+        return self._counts[metric]
+
+    def histogram_series(self, metric: str) -> dict[Labels, Histogram]:
+        """Return the histograms of a metric by their labels."""
+        return self._histograms[metric]
+
     def counter_of(self, metric: str) -> Callable[[Any], None]:
         """Return a handler that adds one for the mailbox of each event."""
         series = self._counts[metric]
