@@ -158,8 +158,8 @@ def lines(costs: dict[str, Cost]) -> Iterator[str]:
             f"| ${cost.of_a_million:.2f} |"
         )
     yield ""
-    yield "The calls were counted on an emulator by `python -m benchmarks.aws_costs`. The prices are"
-    yield "an assumption to be checked, because AWS changes them: those of its public price lists of"
+    yield "The calls were counted on an emulator by `python -m benchmarks.aws_costs`. The prices"
+    yield "are an assumption to be checked, because AWS changes them: its public price lists of"
     yield f"{PRICES_OF}:"
     yield f"${REQUESTS:.2f} for a million requests to a Standard queue (of up to 64 KB each),"
     yield f"${READS:g} for a million read units, ${WRITES:g} for a million write units."
