@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from testkit.cloud import Cloud
 from testkit.servers.aws import MINISTACK, running
+from weakincentives.contrib.mailbox.sqs import SQSMailbox
 from weakincentives.runtime import Worker
 from weakincentives.runtime.mailbox import ReplyTimeoutError
 
@@ -65,8 +66,16 @@ class Meter:
         )
 
 
+def mailbox_in_use(cloud: Cloud, **options: Any) -> SQSMailbox[Any, Any]:
+    """Return a mailbox whose last poll has brought a message."""
+    box = cloud.mailbox(**options)
+    box.send(0)
+    box.receive(wait_time_seconds=20)[0].acknowledge()
+    return box
+
+
 def one_at_a_time(cloud: Cloud, meter: Meter) -> Cost:
-    box = cloud.mailbox()
+    box = mailbox_in_use(cloud)
     meter.cost()
     for n in range(HUNDRED):
         box.send(n)
@@ -75,7 +84,7 @@ def one_at_a_time(cloud: Cloud, meter: Meter) -> Cost:
 
 
 def ten_at_a_time(cloud: Cloud, meter: Meter) -> Cost:
-    box, left = cloud.mailbox(), HUNDRED
+    box, left = mailbox_in_use(cloud), HUNDRED
     meter.cost()
     box.send_batch(list(range(HUNDRED)))
     while left:
@@ -84,9 +93,18 @@ def ten_at_a_time(cloud: Cloud, meter: Meter) -> Cost:
     return meter.cost(HUNDRED)
 
 
+def after_a_pause(cloud: Cloud, meter: Meter) -> Cost:
+    """Send to a consumer whose queue was empty: its lease begins short, and is made longer."""
+    box = cloud.mailbox()
+    meter.cost()
+    box.send(1)
+    box.receive(wait_time_seconds=20)[0].acknowledge()
+    return meter.cost()
+
+
 def request_with_reply(cloud: Cloud, meter: Meter, seconds: float) -> Cost:
     """Have a worker answer after so many seconds."""
-    box = cloud.mailbox(reply_store=cloud.reply_store())
+    box = mailbox_in_use(cloud, reply_store=cloud.reply_store())
     meter.cost()
     request = box.send_expecting_reply(1)
     (message,) = box.receive(wait_time_seconds=20)
@@ -122,6 +140,7 @@ def idle_minute(cloud: Cloud, meter: Meter) -> Cost:
 SCENES: dict[str, Callable[[Cloud, Meter], Cost]] = {
     "message: send, receive, acknowledge": one_at_a_time,
     "the same, in tens": ten_at_a_time,
+    "message after a pause of 20 s": after_a_pause,
     "request with reply, job of 0.5 s": lambda cloud, meter: request_with_reply(cloud, meter, 0.5),
     "request with reply, job of 10 s": lambda cloud, meter: request_with_reply(cloud, meter, 10),
     "caller who waits 30 s in vain": wait_in_vain,
@@ -139,8 +158,9 @@ def lines(costs: dict[str, Cost]) -> Iterator[str]:
             f"| ${cost.of_a_million:.2f} |"
         )
     yield ""
-    yield "Counted on an emulator by `python -m benchmarks.aws_costs`, with the list prices of"
-    yield f"{PRICES_OF}, as an assumption:"
+    yield "The calls were counted on an emulator by `python -m benchmarks.aws_costs`. The prices"
+    yield "are an assumption to be checked, because AWS changes them: its public price lists of"
+    yield f"{PRICES_OF}:"
     yield f"${REQUESTS:.2f} for a million requests to a Standard queue (of up to 64 KB each),"
     yield f"${READS:g} for a million read units, ${WRITES:g} for a million write units."
 

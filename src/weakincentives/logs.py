@@ -55,10 +55,14 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     def event(
         self, level: int, name: str, fields: Mapping[str, object], *, exc_info: Any = None
     ) -> None:
-        """Log an event with its fields, both in the text and as attributes of the record."""
+        """Log an event with its fields, both in the text and as attributes of the record.
+
+        The attribute ``event`` is the bare name, for those who search.
+        """
         shown = "".join(f" {key}=%s" for key, value in fields.items() if value is not None)
         values = [value for value in fields.values() if value is not None]
-        self.log(level, name + shown, *values, exc_info=exc_info, stacklevel=2, extra=fields)
+        extra = {"event": name, **fields}
+        self.log(level, name + shown, *values, exc_info=exc_info, stacklevel=2, extra=extra)
 
 
 def _error_of(exc_info: Any) -> BaseException | None:

@@ -108,4 +108,6 @@ def test_the_records_with_a_fixed_name(caplog: pytest.LogCaptureFixture) -> None
     for name, facts in shown.items():
         record = next(one for one in caplog.records if one.getMessage().startswith(name))
         ordinary = {*vars(logging.makeLogRecord({})), "message", "taskName"}
-        assert [field for field in vars(record) if field not in ordinary] == facts, name
+        fields = {field: value for field, value in vars(record).items() if field not in ordinary}
+        assert fields.pop("event") == name
+        assert list(fields) == facts, name

@@ -36,6 +36,7 @@ def test_events_are_records_with_fields(caplog: pytest.LogCaptureFixture) -> Non
     assert failed.levelno == logging.INFO
     shown = json.loads(JsonLines().format(failed))
     assert (shown["mailbox"], shown["message_id"], shown["outcome"]) == ("orders", id, "retry")
+    assert shown["event"] == "job_failed"
     assert not any("secret" in json.dumps(JsonLines().format(record)) for record in records)
 
 

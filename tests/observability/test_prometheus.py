@@ -14,7 +14,6 @@ from tests.group.http import get
 from weakincentives.observability import PrometheusMetrics, observe, queue_gauges, tally
 from weakincentives.observability.metrics import METRICS
 from weakincentives.observability.observe import ServedMailbox
-from weakincentives.observability.prometheus import Jobs
 from weakincentives.runtime import (
     Backoff,
     DeadLetter,
@@ -27,7 +26,7 @@ from weakincentives.runtime import (
     WorkerConfig,
     replay_dead_letters,
 )
-from weakincentives.runtime.events import JobStarted
+from weakincentives.runtime.events import DeadLetterProcessed, JobStarted
 from weakincentives.runtime.group import last_reading
 from weakincentives.runtime.mailbox import MailboxFullError, events
 from weakincentives.runtime.mailbox.testing import FakeClock
@@ -125,8 +124,7 @@ def test_a_running_job_and_the_work_that_waits_are_shown(page: Page, is_async: b
 
     worker = Worker(box, handle_async if is_async else handle)
     observe(worker, page.metrics)
-    page.metrics._jobs["orders"] = jobs = Jobs()
-    jobs.mean_seconds = 2.0
+    page.metrics._jobs["orders"].mean_seconds = 2.0
     for body in "abc":
         box.send(body)
     thread = threading.Thread(target=worker.run, daemon=True)
@@ -248,6 +246,26 @@ def test_counters_of_a_served_queue_begin_at_zero(page: Page) -> None:
     assert samples["wink_leases_lost_total", ("orders",)] == 0
     assert samples["dlq_messages_replayed_total", ("dlq",)] == 0
     assert ("dlq_messages_replayed_total", ("orders",)) not in samples
+
+
+def test_loops_with_the_same_settings_add_up_their_places(page: Page) -> None:
+    orders = InMemoryMailbox[Any, Any]("orders")
+    config = WorkerConfig(concurrency=4)
+    group = LoopGroup([Worker(orders, str, config=config), Worker(orders, str, config=config)])
+    observe(group, page.metrics)
+    observe(group, page.metrics)  # which changes nothing
+    assert page("wink_job_places", "orders") == 8
+
+
+def test_what_a_dead_letter_says_is_no_long_label(page: Page) -> None:
+    dispatcher = InProcessDispatcher()
+    page.metrics.subscribe_to(dispatcher)
+    for _ in range(2):
+        dispatcher.dispatch(
+            DeadLetterProcessed("dlq", "id", "s" * 100_000, "e" * 100_000, age_seconds=1, seconds=1)
+        )
+    samples = page.samples()
+    assert samples["dlq_messages_processed_total", ("s" * 200, "e" * 200)] == 2
 
 
 def test_two_collectors_of_one_registry_are_refused() -> None:

@@ -1,7 +1,7 @@
 """Turns telemetry on for a backend, a mailbox, a loop or a group."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from weakincentives.dispatch import Dispatcher, InProcessDispatcher
@@ -23,6 +23,7 @@ class ServedMailbox:
     places: int
     """How many jobs the loop runs at once; 0 for a mailbox that it only sends to."""
     has_dead_letters: bool
+    loop: Any = field(default=None, compare=False)
 
 
 class Subscriber(Protocol):
@@ -114,6 +115,6 @@ def _served(target: Any) -> Iterator[ServedMailbox]:
 
 
 def _served_by(worker: Worker[Any, Any], of_letters: bool) -> Iterator[ServedMailbox]:
-    yield ServedMailbox(worker._mailbox, worker.config.concurrency, of_letters)
+    yield ServedMailbox(worker._mailbox, worker.config.concurrency, of_letters, worker)
     if worker.dlq is not None:
-        yield ServedMailbox(worker.dlq.mailbox, 0, True)
+        yield ServedMailbox(worker.dlq.mailbox, 0, True, worker)

@@ -14,7 +14,7 @@ from .metrics import METRICS, Metric
 from .observe import ServedMailbox
 from .queue_gauges import QueueGauges, QueueReading
 from .subscriptions import Subscriptions
-from .tally import Tally
+from .tally import Histogram, Tally
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
@@ -31,9 +31,10 @@ RECENT = 0.1
 class Jobs:
     """The jobs of one mailbox; their number is bounded by the loops of the process."""
 
-    __slots__ = ("mean_seconds", "outcomes", "running", "started")
+    __slots__ = ("mean_seconds", "outcomes", "running", "started", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, times: Histogram) -> None:
+        self.times = times
         self.started = 0
         self.running: set[str] = set()
         """The ids of their messages."""
@@ -76,7 +77,7 @@ class PrometheusMetrics:
         # Counters begin at 0 and not at their first 1, which Prometheus would not see as a change.
         name = served.mailbox.name
         if served.places:
-            self._jobs.setdefault(name, Jobs())
+            self._jobs_of(name)
         for metric in METRICS:
             is_for_it = served.has_dead_letters or not metric.name.startswith("dlq_")
             of_mailbox = metric.labels == ("mailbox",) and not metric.name.startswith("wink_jobs")
@@ -174,15 +175,20 @@ class PrometheusMetrics:
 
     def _received(self) -> Callable[[mailboxes.MessageReceived], None]:
         tally = self._tally
-        received, histogram = tally.counter_of("wink_messages_received"), tally.histogram
+        received, waits = "wink_messages_received", "wink_message_wait_seconds"
+        counts, histograms = tally.series(received), tally.histogram_series(waits)
         redelivered = tally.counter_of("wink_messages_redelivered")
 
         def count(event: mailboxes.MessageReceived) -> None:
-            received(event)
-            if event.waited is not None:
-                with tally.lock:
-                    histogram("wink_message_wait_seconds", event.mailbox).add(event.waited)
-            elif event.delivery_count > 1:
+            mailbox, waited = event.mailbox, event.waited
+            with tally.lock:
+                if mailbox in counts:
+                    counts[mailbox] += 1
+                else:
+                    tally.count(received, mailbox)
+                if waited is not None:
+                    (histograms.get(mailbox) or tally.histogram(waits, mailbox)).add(waited)
+            if event.delivery_count > 1:
                 redelivered(event)
 
         return count
@@ -196,11 +202,8 @@ class PrometheusMetrics:
         return removed
 
     def _started(self, event: loops.JobStarted) -> None:
-        mailbox = event.mailbox
         with self._tally.lock:
-            jobs = self._jobs.get(mailbox)
-            if jobs is None:
-                jobs = self._jobs[mailbox] = Jobs()
+            jobs = self._jobs.get(event.mailbox) or self._jobs_of(event.mailbox)
             jobs.started += 1
             jobs.running.add(event.message_id)
 
@@ -214,17 +217,20 @@ class PrometheusMetrics:
         return lambda event: self._end(event, outcome, None)
 
     def _end(self, event: Any, outcome: str, seconds: float | None) -> None:
-        mailbox = event.mailbox
         with self._tally.lock:
-            jobs = self._jobs.get(mailbox)
-            if jobs is None:
-                jobs = self._jobs[mailbox] = Jobs()
+            jobs = self._jobs.get(event.mailbox) or self._jobs_of(event.mailbox)
             jobs.running.discard(event.message_id)
             jobs.outcomes[outcome] = jobs.outcomes.get(outcome, 0) + 1
             if seconds is not None:
                 mean = seconds if jobs.mean_seconds is None else jobs.mean_seconds
                 jobs.mean_seconds = mean + RECENT * (seconds - mean)
-                self._tally.histogram("wink_job_seconds", mailbox).add(seconds)
+                jobs.times.add(seconds)
+
+    def _jobs_of(self, mailbox: str) -> Jobs:
+        """Return the jobs of a mailbox, which may be its first."""
+        with self._tally.lock:
+            times = self._tally.histogram("wink_job_seconds", mailbox)
+            return self._jobs.setdefault(mailbox, Jobs(times))
 
     def _dead_lettered(self, event: loops.MessageDeadLettered) -> None:
         self._queues.note_dead_letters(event.to)

@@ -44,7 +44,8 @@ class QueueGauges:
 
     def add(self, served: ServedMailbox) -> None:
         """Count this queue from now on."""
-        if any(served.mailbox is one.mailbox and served == one for one in self._known):
+        # By identity: loops with the same settings are as many as they are.
+        if any(served.loop is one.loop and served.mailbox is one.mailbox for one in self._known):
             return
         self._known.append(served)
         mailbox = served.mailbox

@@ -20,6 +20,9 @@ MOST_SERIES = 1000
 OTHER = "(other)"
 """The label of everything beyond."""
 
+LONGEST_LABEL = 200
+"""Characters: whoever writes a dead letter chooses its source and the name of its error."""
+
 Labels = str | tuple[str, ...]
 """The values of the labels; text if there is only one, because that is faster."""
 
@@ -58,6 +61,14 @@ class Tally:
             counts.clear()
         for histograms in self._histograms.values():
             histograms.clear()
+
+    def series(self, metric: str) -> dict[Labels, float]:
+        """Return the counts of a metric by their labels; who adds to them holds the lock."""
+        return self._counts[metric]
+
+    def histogram_series(self, metric: str) -> dict[Labels, Histogram]:
+        """Return the histograms of a metric by their labels."""
+        return self._histograms[metric]
 
     def counter_of(self, metric: str) -> Callable[[Any], None]:
         """Return a handler that adds one for the mailbox of each event."""
@@ -113,6 +124,10 @@ class Tally:
 
 def _bounded(series: dict[Labels, Any], labels: Labels) -> Labels:
     """Return the labels, or those of all others if these are new and there are too many."""
+    if labels in series:
+        return labels
+    parts = tuple(label[:LONGEST_LABEL] for label in _as_tuple(labels))
+    labels = parts[0] if isinstance(labels, str) else parts
     if labels in series or len(series) < MOST_SERIES:
         return labels
     return OTHER if isinstance(labels, str) else (OTHER,) * len(labels)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.util import connection
 
 from testkit.cloud import REGION, Cloud
+from testkit.forks import in_fork
 from weakincentives import connect
 from weakincentives.contrib.mailbox import SQSMailboxFactory
 from weakincentives.contrib.mailbox.sqs.backend import SQSBackend
@@ -111,6 +113,40 @@ def test_new_queues_are_made_as_the_url_says(cloud: Cloud) -> None:
         assert int(policy["maxReceiveCount"]) == 5
         tags = cloud.admin.list_queue_tags(QueueUrl=queue_url)["Tags"]
         assert tags == {"team": "shop", "env": "live"}
+
+
+def test_a_redrive_queue_that_exists_is_used_as_it_is(cloud: Cloud) -> None:
+    prefix = f"p{new_id()}-"
+    cloud.queue(f"{prefix}dead", MessageRetentionPeriod="600")
+    options = {"create": "on", "retention": "3600", "redrive_to": "dead"}
+    with connect(url(cloud, prefix=prefix, **options)) as backend:
+        policy = backend.mailbox("jobs").stats().redrive_policy
+    assert policy is not None
+    assert policy["deadLetterTargetArn"].endswith(f":{prefix}dead")
+
+
+def test_a_forked_child_opens_connections_of_its_own(
+    ministack: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    create = connection.create_connection
+
+    def noted(*args: Any, **options: Any) -> Any:
+        opened.append(args)
+        return create(*args, **options)
+
+    def send_twice() -> None:
+        box.send("child")
+        box.send("child")
+        assert len(opened) == 1
+
+    box = ministack.mailbox()
+    box.send("parent")
+    monkeypatch.setattr(connection, "create_connection", noted)
+    assert in_fork(send_twice) == 0
+    box.send("parent")
+    assert opened == []
+    assert box.stats().pending == 4
 
 
 def test_a_url_names_a_profile_and_an_endpoint_for_replies(

@@ -156,7 +156,16 @@ def test_a_second_purge_within_a_minute_says_why(ministack: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "orders", "arn:aws:sqs:eu-west-1:1:orders", "https://h/1/a b", "ftp://h/1/q", 7]
+    "url",
+    [
+        "",
+        "orders",
+        "arn:aws:sqs:eu-west-1:1:orders",
+        "https://h/1/a b",
+        "ftp://h/1/q",
+        "http://[/q",
+        7,
+    ],
 )
 def test_urls_that_are_no_queues(ministack: Cloud, url: Any) -> None:
     with pytest.raises(InvalidParameterError, match="queue_url"):

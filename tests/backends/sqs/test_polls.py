@@ -212,6 +212,9 @@ def note(request, **_):
 
 backend._sqs.meta.events.register("before-send.sqs.ReceiveMessage", note)
 asked = {"visibility_timeout": 600, "wait_time_seconds": int(wait)}
+if box.approximate_count():  # so that the queue is known to be in use
+    assert box.receive(**asked)[0].acknowledge()
+    begun.clear()
 target = worker.run if how == "shutdown" else box.receive
 thread = threading.Thread(target=target, kwargs=asked)
 thread.start()
@@ -236,9 +239,35 @@ def exiting(cloud: Cloud, queue: str, how: str, wait: int = 20, within: float = 
     return child
 
 
+def test_a_process_exits_at_once_while_its_queue_is_empty(cloud: Cloud) -> None:
+    box = cloud.mailbox()
+    with exiting(cloud, box.name, "close") as child:
+        stopped = time.monotonic()
+        assert child.wait(120) == 0
+    assert time.monotonic() - stopped < 10  # its poll has twenty seconds
+    box.send("for the next worker")
+    # The poll may have leased it, although its process is gone, but for ten seconds and not 600.
+    (message,) = box.receive(wait_time_seconds=20)
+    assert message.body == "for the next worker"
+
+
+def test_a_message_after_a_pause_has_the_lease_that_was_asked_for(cloud: Cloud) -> None:
+    box = cloud.mailbox()
+    waiting = background(box.receive, wait_time_seconds=20, visibility_timeout=120)
+    poll_begun(cloud)
+    box.send(1)
+    (message,) = waiting.result(120)
+    assert box.store._held.until(message.receipt_handle) > box.store.clock.monotonic() + 60
+    assert cloud.ledger.calls["ChangeMessageVisibilityBatch"] == 1
+    box.send(2)
+    (message,) = box.receive(wait_time_seconds=20, visibility_timeout=120)
+    assert cloud.ledger.calls["ChangeMessageVisibilityBatch"] == 1
+
+
 @pytest.mark.parametrize("how", ["shutdown", "close"])
 def test_what_the_last_poll_of_a_process_leases_is_given_back(cloud: Cloud, how: str) -> None:
     box = cloud.mailbox()
+    box.send("before")
     with exiting(cloud, box.name, how) as child:
         with suppress(subprocess.TimeoutExpired):  # were it to exit now, its poll would go on
             child.wait(3)
@@ -254,13 +283,17 @@ def test_what_the_last_poll_of_a_process_leases_is_given_back(cloud: Cloud, how:
 
 def test_a_process_exits_when_its_poll_has_ended(ministack: Cloud) -> None:
     started = time.monotonic()
-    with exiting(ministack, ministack.mailbox().name, "shutdown", wait=2) as child:
+    box = ministack.mailbox()
+    box.send("before")
+    with exiting(ministack, box.name, "shutdown", wait=2) as child:
         assert child.wait(120) == 0
     assert time.monotonic() - started < 60
 
 
 def test_a_process_exits_at_the_deadline_of_its_shutdown(ministack: Cloud) -> None:
-    with exiting(ministack, ministack.mailbox().name, "shutdown", within=0.5) as child:
+    box = ministack.mailbox()
+    box.send("before")
+    with exiting(ministack, box.name, "shutdown", within=0.5) as child:
         stopped = time.monotonic()
         assert child.wait(120) == 0
     assert time.monotonic() - stopped < 10
@@ -351,6 +384,7 @@ def test_what_a_poll_brings_of_a_fifo_queue_has_one_holder() -> None:
 def test_a_group_has_one_holder_although_a_receive_was_cancelled(cloud: Cloud) -> None:
     box = cloud.mailbox(f"q-{new_id()}.fifo")
     gates = [threading.Event(), threading.Event()]
+    asked = {"wait_time_seconds": 20, "visibility_timeout": 10}
     calls = iter(gates[:1])
 
     def late(**_: Any) -> None:
@@ -360,12 +394,12 @@ def test_a_group_has_one_holder_although_a_receive_was_cancelled(cloud: Cloud) -
     cloud.sqs.meta.events.register("before-send.sqs.ReceiveMessage", late)
 
     async def main() -> None:
-        first = asyncio.create_task(box.receive_async(max_messages=10, wait_time_seconds=5))
+        first = asyncio.create_task(box.receive_async(max_messages=10, **asked))
         await asyncio.to_thread(poll_begun, cloud)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        waiting = [asyncio.create_task(box.receive_async(wait_time_seconds=20)) for _ in range(2)]
+        waiting = [asyncio.create_task(box.receive_async(**asked)) for _ in range(2)]
         await box.send_batch_async([1, 2, 3])
         gates[0].set()
         done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -428,3 +462,44 @@ def test_a_wait_that_is_broken_off_gives_back_what_comes() -> None:
     asyncio.run(main())
     queue.answers.put(leases("a"))
     eventually(lambda: queue.released == ["a"])
+
+
+class Interrupt(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("step", [(threading.Thread, "start"), (LongPolls, "join")])
+def test_an_interrupt_of_a_receive_loses_nothing(
+    step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+    original = getattr(*step)
+
+    def interrupted(*args: Any) -> None:
+        original(*args)
+        monkeypatch.undo()
+        raise Interrupt
+
+    monkeypatch.setattr(*step, interrupted)
+    with pytest.raises(Interrupt):
+        wait(line, 1, 30, 10)
+    queue.answers.put(leases("a"))
+    eventually(lambda: queue.released == ["a"])
+    queue.answers.put(leases("b"))
+    assert [message.handle for message in wait(line, 1, 30, 10).messages] == ["b"]
+
+
+def test_a_signal_handler_may_end_a_wait_that_just_begins() -> None:
+    queue = Slow()
+    line = LongPolls(queue)
+    listener = LongPollListener(line, in_loop=False)
+
+    class Line(list[Any]):
+        def append(self, waiter: Any) -> None:
+            super().append(waiter)
+            listener.interrupt()  # as a handler does that runs in this thread
+
+    line._line = Line()
+    waiting = background(lambda: driven(listener.lease(1, 30, 10)))
+    assert waiting.result(60) == Leases(())

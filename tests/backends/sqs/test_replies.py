@@ -1,6 +1,7 @@
 """Replies on DynamoDB: conditions, sizes, sweeping, and writes that run twice."""
 
 import asyncio
+import decimal
 import time
 from typing import Any
 
@@ -163,6 +164,39 @@ def test_the_longer_a_job_takes_the_rarer_its_reply_is_read(seconds: float, read
         age, count = age + pause, count + 1
     assert count == reads
     assert next_poll(10, 1.0) == 0.75 * next_poll(10, 0.0) == 1.5
+
+
+def test_a_wait_by_a_clock_that_is_behind_makes_no_more_reads(ministack: Cloud) -> None:
+    store = ministack.reply_store(clock=FakeClock(AHEAD))
+    store.create("a", ttl=7200)
+    behind = ministack.reply_store(store._dynamodb._table, clock=FakeClock(AHEAD - 3600))
+    pauses: list[float] = []
+    polls: Any = behind._dynamodb.listen("a")
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        time.sleep(min(seconds, 0.1))
+
+    polls._pause = pause
+    driven(polls.get(0.5))
+    assert max(pauses[:-1]) > 0.05
+
+
+def test_numbers_do_not_depend_on_the_programs_decimal_context(ministack: Cloud) -> None:
+    store = ministack.reply_store()
+    with decimal.localcontext(prec=6):
+        store.create("a", ttl=60)
+        store.resolve("a", "value")
+        entry = store.consume("a")
+    assert entry is not None
+    assert entry.value == "value"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(0, "0"), (100, "100"), (1.5, "1.5"), (1e9 + 1e-6, "1000000000.000001")]
+)
+def test_numbers_are_written_out(value: float, written: str) -> None:
+    assert part_bundles.number(value) == {"N": written}
 
 
 @pytest.mark.parametrize("in_loop", [False, True])

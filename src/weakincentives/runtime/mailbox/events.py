@@ -40,7 +40,7 @@ class MailboxEvent:
 class MessageSending:
     """Messages are about to be sent, and a subscriber may add to their attributes.
 
-    After it comes a `MessageSent` for each of them, or a `SendFailed` for all.
+    After it come a `MessageSent` for each one that was sent and a `SendFailed` for all others.
     """
 
     mailbox: str

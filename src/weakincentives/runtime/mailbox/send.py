@@ -121,11 +121,18 @@ def _part_of(
     try:
         yield
     except Exception as error:
-        not_sent(box, [message.id for message in messages[len(sent_ids) :]], error)
+        # A backend whose steps are not all or nothing says what became of each message.
+        of_step = [*filter(_is_id, _results(error))]
+        rest = messages[len(sent_ids) :]
+        if of_step:
+            done = set(of_step)
+            for message in (message for message in rest if message.id in done):
+                sent(box, message)
+            rest = [message for message in rest if message.id not in done]
+        not_sent(box, [message.id for message in rest], error)
         if not isinstance(error, MailboxError):
             raise
-        # A backend whose steps are not all or nothing says what became of each message.
-        error.sent_ids = (*sent_ids, *filter(_is_id, _results(error)))
+        error.sent_ids = (*sent_ids, *of_step)
         if sent_ids:
             error.add_note(
                 f"{len(sent_ids)} of {len(messages)} messages were sent before this error; "

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from weakincentives.runtime.mailbox.errors import MailboxError
+
 from .errors import THROTTLED, Place, plain_code, translated
 
 __all__ = ["PER_CALL", "Calls", "Entries", "batches", "in_tens"]
@@ -31,11 +33,18 @@ class Calls:
     def batch(self, method: Callable[..., Any], entries: Entries) -> Entries:
         """Call a batch API, and retry temporary failures; return the entries that failed."""
         failed: Entries = {}
+        faults: Entries = {}
         attempt = 0
         while True:
             request = [{"Id": str(n), **entry} for n, entry in entries.items()]
-            answer = self.call(method, {"Entries": request})
-            faults: Entries = {int(fault["Id"]): fault for fault in answer.get("Failed", [])}
+            try:
+                answer = self.call(method, {"Entries": request})
+            except MailboxError:
+                if not attempt:
+                    raise
+                # The others of the batch are done: it must not look as if nothing was.
+                return failed | {n: faults[n] | {"SenderFault": False} for n in entries}
+            faults = {int(fault["Id"]): fault for fault in answer.get("Failed", [])}
             unlucky = {n for n, fault in faults.items() if _worth_a_retry(fault)}
             failed |= {n: fault for n, fault in faults.items() if n not in unlucky}
             entries = {n: entry for n, entry in entries.items() if n in unlucky}

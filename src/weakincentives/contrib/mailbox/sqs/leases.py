@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from weakincentives.runtime.mailbox.seam.forks import begin_anew_in_children, usable_lock
 
 __all__ = ["LONGEST_LEASE", "HeldLease", "HeldLeases"]
 
@@ -30,9 +32,15 @@ class HeldLeases:
     """The handles of this process whose leases have not ended; any other handle is refused."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant, because a signal handler may settle a message while its own thread holds it.
+        self._lock: Any = threading.RLock()
         self._leases: dict[str, HeldLease] = {}
         self._next_sweep = 0.0
+        begin_anew_in_children(self)
+
+    def _begin_anew(self) -> None:
+        """Go on in a forked child."""
+        self._lock = usable_lock(self._lock)
 
     def hold(self, handles: Iterable[str], since: float, until: float) -> None:
         """Remember new leases, and forget some that ended unsettled."""

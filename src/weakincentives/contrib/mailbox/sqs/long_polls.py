@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 from weakincentives.clock import Clock
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.store import GivingBack, Leased, Leases
+from weakincentives.runtime.mailbox.seam.waiting import note_latest_leases
 
 from .polls_in_progress import POLLS_IN_PROGRESS
 
@@ -34,6 +36,13 @@ ROUND_TRIP = 1.0
 """A waiter stays up to this many seconds longer than asked, to get the result of its poll."""
 
 SHORTEST_POLL = 0.5
+
+IDLE_LEASE = 10
+"""The longest lease, in seconds, that a poll of an empty queue asks for.
+
+A process may end in such a poll, and then the next message is leased to nobody. A longer lease is
+asked for when there is a message; where one comes after the other, polls ask for it themselves.
+"""
 
 IDLE_THREAD_SECONDS = 1.0
 """A thread waits this long for its next poll: starting one costs as much as a quick call."""
@@ -74,7 +83,8 @@ class Waiter:
         return self.deadline - time.monotonic()
 
 
-class Poll(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Poll:
     """What one call asks SQS for."""
 
     most: int
@@ -86,10 +96,13 @@ class LongPolls:
     """The waiters of one queue in line, and the polls that serve them."""
 
     def __init__(self, queue: PolledQueue) -> None:
-        self._queue = queue
-        self._lock = threading.Lock()
+        self.queue = queue
+        # Reentrant, because a signal handler may close a mailbox while its own thread joins.
+        self._lock: Any = threading.RLock()
         self._line: list[Waiter] = []
-        self._polls = 0
+        # Not their number: that would be wrong for ever once an interrupt came before it was noted.
+        self._polls: set[Poll] = set()
+        self._is_busy = False
         self._idle: list[SimpleQueue[Poll]] = []
 
     def join(self, waiter: Waiter) -> None:
@@ -117,17 +130,19 @@ class LongPolls:
 
     def _start_polls(self) -> None:
         """Start a poll for everyone in the line who has none; the lock is held."""
-        while self._polls < min(len(self._line), MAX_POLLS) and not POLLS_IN_PROGRESS.exiting:
-            waiter = self._line[self._polls]
-            wait = poll_seconds(waiter.remaining(), int(self._queue.look_interval))
-            poll = Poll(waiter.count, waiter.seconds, wait)
+        for waiter in self._line[len(self._polls) : MAX_POLLS]:
+            if POLLS_IN_PROGRESS.exiting:
+                return
+            seconds = waiter.seconds if self._is_busy else min(waiter.seconds, IDLE_LEASE)
+            wait = poll_seconds(waiter.remaining(), int(self.queue.look_interval))
+            poll = Poll(waiter.count, seconds, wait)
             if self._idle:
                 self._idle.pop().put(poll)
             else:
                 threading.Thread(
                     target=self._take_polls, args=(poll,), name="sqs-long-poll", daemon=True
                 ).start()
-            self._polls += 1
+            self._polls.add(poll)
 
     def _take_polls(self, poll: Poll) -> None:
         """Poll until there is nothing to poll for; a thread runs this."""
@@ -135,7 +150,7 @@ class LongPolls:
         while True:
             self._poll(poll)
             with self._lock:
-                self._polls -= 1
+                self._polls.discard(poll)
                 self._idle.append(polls)
                 with suppress(RuntimeError):  # no more threads, but this one goes on
                     self._start_polls()
@@ -145,13 +160,16 @@ class LongPolls:
                 with self._lock:
                     if polls in self._idle:
                         self._idle.remove(polls)
+                    if polls.empty():
                         return
                 poll = polls.get()
 
     def _poll(self, poll: Poll) -> None:
-        in_progress = POLLS_IN_PROGRESS.begin(poll.wait)
+        in_progress = POLLS_IN_PROGRESS.begin(poll.wait, is_kept=poll.seconds > IDLE_LEASE)
         try:
-            leases = self._queue.receive(poll.most, poll.seconds, poll.wait)
+            leases = self.queue.receive(poll.most, poll.seconds, poll.wait)
+            in_progress.is_kept = True
+            self._is_busy = bool(leases.messages)
             early = in_progress.began + poll.wait - time.monotonic()
             if not leases.messages and early > SHORTEST_POLL:
                 # A server that does not wait must not be asked without end.
@@ -189,7 +207,7 @@ class LongPolls:
             waiter = self._line.pop(0)
             served.append((waiter, messages[: waiter.count]))
             del messages[: waiter.count]
-            if self._queue.fifo:
+            if self.queue.fifo:
                 break  # the messages of a group must not have two holders
         return served
 
@@ -210,9 +228,9 @@ class LongPolls:
 
     def _adjusted(self, leases: Leases, seconds: float) -> Leases:
         """Change leases that were taken for another waiter to the length that this one wants."""
-        at = self._queue.clock.monotonic()
+        at = self.queue.clock.monotonic()
         handles = [message.handle for message in leases.messages]
-        kept = run(lambda: self._queue.extend(handles, seconds))
+        kept = run(lambda: self.queue.extend(handles, seconds))
         held = [m for m, ok in zip(leases.messages, kept, strict=True) if ok]
         return leases._replace(messages=held, at=at)
 
@@ -221,7 +239,7 @@ class LongPolls:
             return
         try:
             handles = [message.handle for message in messages]
-            run(lambda: self._queue.release(handles, 0, "undone"))
+            run(lambda: self.queue.release(handles, 0, "undone"))
         except Exception:  # noqa: BLE001 - no caller is left to raise it in
             logger.warning(
                 "%d messages could not be given back; they come back when their leases end",
@@ -261,16 +279,19 @@ class LongPollListener:
             # SQS was just asked, and less than a second is left: not worth another call.
             await self._pause(wait)
             return Leases(())
-        waiter = self._stand(count, seconds, wait)
+        waiter = Waiter(count, seconds, wait)
         try:
+            self._stand(waiter)
             came = await self._comes(waiter.future, wait + ROUND_TRIP)
             if not came and self._polls.leave(waiter):
                 return Leases(())
             await self._comes(waiter.future, None)
+            leases = waiter.future.result()
+            note_latest_leases(self._polls.queue, leases.messages)
         except BaseException:
             self._polls.abandon(waiter)
             raise
-        return waiter.future.result()
+        return leases
 
     async def _pause(self, seconds: float) -> None:
         if self._in_loop:
@@ -298,13 +319,12 @@ class LongPollListener:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _stand(self, count: int, seconds: float, wait: float) -> Waiter:
-        waiter = self._waiter = Waiter(count, seconds, wait)
+    def _stand(self, waiter: Waiter) -> None:
+        self._waiter = waiter
         self._looked = True
         self._polls.join(waiter)
         if self._interrupted.is_set():
             self.interrupt()
-        return waiter
 
 
 def _is_seen(done: "asyncio.Future[Leases]") -> None:

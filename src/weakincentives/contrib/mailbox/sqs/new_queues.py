@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from weakincentives.runtime.mailbox.errors import InvalidParameterError
+from weakincentives.runtime.mailbox.errors import InvalidParameterError, MailboxResolutionError
 
 from .errors import Place, translated
-from .queue_names import check_queue_name
+from .queue_names import QueueUrls, check_queue_name
 
 __all__ = ["NEW_QUEUE_OPTIONS", "NewQueues", "new_queues_of"]
 
@@ -51,7 +51,10 @@ class NewQueues:
         return made["QueueUrl"]  # type: ignore[no-any-return]
 
     def _redrive_policy(self, client: Any, target: str, prefix: str) -> str:
-        url = self.create(client, target, prefix)
+        try:
+            url = QueueUrls(client, prefix).find(target)
+        except MailboxResolutionError:
+            url = self.create(client, target, prefix)
         with translated(Place("queue", prefix + target, client.meta.region_name)):
             answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
         arn = answer["Attributes"]["QueueArn"]

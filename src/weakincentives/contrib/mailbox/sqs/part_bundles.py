@@ -11,7 +11,6 @@ one's.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from decimal import Decimal
 from typing import Any
 
 from weakincentives.ids import new_id
@@ -214,7 +213,7 @@ def key_of(id: str) -> Item:
 def number(value: float) -> dict[str, str]:
     """Return a number as DynamoDB takes it."""
     # Microseconds, written out: an exponent or binary dust is no use in a comparison.
-    return {"N": format(Decimal(value).quantize(Decimal("0.000001")).normalize(), "f")}
+    return {"N": f"{value:.6f}".rstrip("0").rstrip(".")}
 
 
 def number_in(item: Item, name: str) -> float | None:

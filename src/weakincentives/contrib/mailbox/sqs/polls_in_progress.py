@@ -1,7 +1,7 @@
-"""The long polls of this process, which it waits for before it exits.
+"""The long polls of this process, and which of them it waits for before it exits.
 
 SQS does not notice at once that a client is gone. A poll that ends with its process can still lease
-a message, which then comes back only when that lease is over.
+a message, which then comes back only when that lease is over. If that is soon, nobody waits.
 """
 
 import atexit
@@ -23,7 +23,9 @@ ANSWER_WITHIN = 5.0
 class PollInProgress:
     """One call of ReceiveMessage, until what it leased is handed on or given back."""
 
-    def __init__(self, wait: float) -> None:
+    def __init__(self, wait: float, is_kept: bool = True) -> None:
+        self.is_kept = is_kept
+        """Whether to wait for it: what it leases would be missing for long."""
         self.began = time.monotonic()
         self.latest_end = self.began + wait + ANSWER_WITHIN
         self.over = threading.Event()
@@ -43,9 +45,9 @@ class PollsInProgress:
     def __len__(self) -> int:
         return len(self._polls)
 
-    def begin(self, wait: float) -> PollInProgress:
+    def begin(self, wait: float, is_kept: bool = True) -> PollInProgress:
         """Record a poll; `end` must follow."""
-        poll = PollInProgress(wait)
+        poll = PollInProgress(wait, is_kept)
         self._polls.add(poll)
         return poll
 
@@ -57,7 +59,8 @@ class PollsInProgress:
     def finish(self) -> None:
         """Wait for the polls, within the deadline of the shutdown; they give back all they get."""
         self.exiting = True
-        polls = {poll: end_of(poll, StopSignal.latest_deadline) for poll in tuple(self._polls)}
+        kept = [poll for poll in tuple(self._polls) if poll.is_kept]
+        polls = {poll: end_of(poll, StopSignal.latest_deadline) for poll in kept}
         now = time.monotonic()
         if not polls or max(polls.values()) <= now:
             return

@@ -19,9 +19,12 @@ AWS_HOST = re.compile(
 
 def queue_name(queue_url: object) -> str:
     """Return the name of the queue in a queue's URL."""
-    parts = urlsplit(queue_url) if isinstance(queue_url, str) else None
-    name = parts.path.rpartition("/")[2] if parts else ""
-    if parts is None or parts.scheme not in ("http", "https") or not QUEUE_NAME.fullmatch(name):
+    try:
+        parts = urlsplit(queue_url if isinstance(queue_url, str) else "")
+    except ValueError:  # an address in brackets that is not one
+        parts = urlsplit("")
+    name = parts.path.rpartition("/")[2]
+    if parts.scheme not in ("http", "https") or not QUEUE_NAME.fullmatch(name):
         raise InvalidParameterError(
             f"queue_url must be the URL of an SQS queue, not {queue_url!r:.200}"
         )

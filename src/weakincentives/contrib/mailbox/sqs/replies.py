@@ -38,7 +38,7 @@ from weakincentives.runtime.mailbox.seam.reply_table import (
     ReplyState,
 )
 
-from .connection import use_step_threads
+from .connection import prepare
 from .errors import Place, code_of, translated
 from .part_bundles import Item, PartBundles, Refused, key_of, number, number_in
 from .reply_polls import ReplyPolls
@@ -88,7 +88,7 @@ class DynamoDBReplyTable:
     def __init__(self, table_name: str, client: Any, clock: Clock | None = None) -> None:
         self._table = table_name
         self.backend_key = self._client = client
-        use_step_threads(client)
+        prepare(client)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self._place = Place("table", table_name, client.meta.region_name)
         self._bundles = PartBundles(self._call)

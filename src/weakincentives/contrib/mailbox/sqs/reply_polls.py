@@ -66,14 +66,16 @@ class ReplyPolls:
         return row, await self._step(lambda: self._table.parts(self._id, first, MOST_READ))
 
     async def _poll(self, wait: float, is_enough: Callable[[ReplyRow], bool]) -> ReplyRow | None:
-        deadline = time.monotonic() + wait
+        began = time.monotonic()
+        deadline = began + wait
         while (remaining := deadline - time.monotonic()) > 0:
             row = await self._read(consistent=False)
             if row is None:
                 break
             if row.state != ReplyState.PENDING or is_enough(row):
                 return row
-            age = self._table.clock.time() - row.created_at
+            # By the wall clock, which may be behind that of the sender.
+            age = max(self._table.clock.time() - row.created_at, time.monotonic() - began)
             await self._pause(min(next_poll(age, random.random()), remaining))
         return await self._read(consistent=True)
 

@@ -30,10 +30,11 @@ from weakincentives.runtime.mailbox.seam.store import (
     QueueStats,
     Seen,
 )
+from weakincentives.runtime.mailbox.seam.waiting import note_latest_leases
 
 from .batch_calls import PER_CALL, Calls, Entries, batches, in_tens
 from .codec import SendEntry, to_entry, to_payload
-from .connection import use_step_threads
+from .connection import prepare
 from .errors import LEASE_ENDED, BatchPartlySentError, Place, plain_code
 from .leases import LONGEST_LEASE, HeldLease, HeldLeases
 from .long_polls import LongPollListener, LongPolls
@@ -123,7 +124,7 @@ class SQSStore:
         patience = getattr(client.meta.config, "read_timeout", None) or LONGEST_POLL + 1
         self.look_interval = float(max(1, min(LONGEST_POLL, math.floor(patience) - 1)))
         self.backend_key = self._client = client
-        use_step_threads(client)
+        prepare(client)
         self._group = ONE_GROUP if group is None and self.fifo else group
         self._place = Place("queue", queue, client.meta.region_name, url_region(queue_url))
         self._calls = Calls(queue_url, self._place)
@@ -200,6 +201,7 @@ class SQSStore:
             at = self.clock.monotonic()
         messages = [_leased(received) for received in found]
         self._held.hold((message.handle for message in messages), at, at + seconds)
+        note_latest_leases(self, messages)
         return Leases(messages, at=at)
 
     async def acknowledge(self, handles: Sequence[str]) -> Sequence[bool]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from .forks import usable_lock
 from .step_threads import hop
-from .store import Leases, Store
+from .store import Leased, Leases, Store
 
 __all__ = [
     "LATEST_LEASES",
@@ -23,6 +23,7 @@ __all__ = [
     "StopSignal",
     "call_soon",
     "next_pause",
+    "note_latest_leases",
 ]
 
 # A due time that lies a rounding error ahead must not become a spin.
@@ -216,6 +217,12 @@ class LatestLeases(threading.local):
 
 
 LATEST_LEASES = LatestLeases()
+
+
+def note_latest_leases(store: object, messages: Sequence[Leased]) -> None:
+    """Record what was leased, if this is the thread of a loop and the loop's store."""
+    if LATEST_LEASES.store is store:
+        LATEST_LEASES.handles = [message.handle for message in messages]
 
 
 class Interruptible(Protocol):
