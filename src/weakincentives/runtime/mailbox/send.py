@@ -275,10 +275,17 @@ async def _put_expecting(
         return await box.store.put(messages)
     except Exception as error:  # interrupted or cancelled, it must end now: replies expire anyway
         with suppress(MailboxError):  # what the sender must know is why nothing was sent
-            for reply, result in zip_longest(new, _results(error)):
-                if reply is not None and not _is_id(result):
-                    await table.delete(reply.id)
+            await _delete_unsent(table, new, _results(error))
         raise
+
+
+async def _delete_unsent(
+    table: "ReplyTable", replies: Sequence[NewReply], results: Sequence[object]
+) -> None:
+    """Delete the replies to those messages of a step that were not sent."""
+    for reply, result in zip_longest(replies, results):
+        if reply is not None and not _is_id(result):
+            await table.delete(reply.id)
 
 
 async def send_replay(
