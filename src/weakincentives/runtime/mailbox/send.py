@@ -227,10 +227,12 @@ async def _reopen(table: "ReplyTable", reply: NewReply, owner: str) -> bool:
     row = await table.get(reply.id)
     if row is None:
         return await table.reopen(reply.id, reply.ttl or DEFAULT_TIMEOUT, owner, reply.keep)
-    if row.owner == owner and row.state == ReplyState.FAILED:
-        return True  # this very message was sent before, and has failed: it is not sent again
+    if row.owner == owner:
+        # A replay that was killed has opened it, and most likely sent this very message: its caller
+        # may have been told how that ended, and its handler may be emitting parts.
+        return row.state not in (ReplyState.RESOLVED, ReplyState.CANCELLED)
     message = message_of(row)
-    if row.owner != owner and message is not None and message[1] != reply.owner:
+    if message is not None and message[1] != reply.owner:
         return False
     ttl = reply.ttl or row.ttl or DEFAULT_TIMEOUT
     return await table.reopen(reply.id, ttl, owner, reply.keep or row.keep)
