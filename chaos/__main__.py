@@ -44,14 +44,15 @@ def main() -> int:
             print(f"{one.key:50} {one.trials[options.scale]:>8}  {one.what}")
         return 0
     began = time.monotonic()
-    rows = _earlier(options)  # what is run again replaces what was
+    earlier = _earlier(options)
+    rows = [] if earlier is None else earlier["rows"]  # what is run again replaces what was
     for number, one in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {one.key} ", end="", flush=True)
         row = run(one, options.seed, options.scale)
         rows = [other for other in rows if other["key"] != one.key] + [row]
         print(_line(row), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(_document(options, rows), indent=1) + "\n")
+            options.json.write_text(json.dumps(_document(options, rows, earlier), indent=1) + "\n")
     bad = [row for row in rows if row["violations"]]
     print(
         f"{len(chosen)} scenarios in {time.monotonic() - began:.0f} s, {len(bad)} with violations"
@@ -84,6 +85,8 @@ def run(one: Scenario, seed: int, scale: Any) -> dict[str, Any]:
         "notes": result.notes,
         "not_run": result.not_run,
         "seconds": round(time.monotonic() - began, 1),
+        "date": _today(),
+        "python": platform.python_version(),
     }
 
 
@@ -103,17 +106,37 @@ def _line(row: dict[str, Any]) -> str:
     return text
 
 
-def _earlier(options: Any) -> list[dict[str, Any]]:
-    """When only some scenarios are run, the others' rows of the same scale are kept."""
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _earlier(options: Any) -> dict[str, Any] | None:
+    """Return the run whose other rows are kept, when only some scenarios of its scale are run."""
     if not options.scenarios or not options.json or not options.json.exists():
-        return []
-    document = json.loads(options.json.read_text())
+        return None
+    document: dict[str, Any] = json.loads(options.json.read_text())
     if document["scale"] != options.scale:
-        return []
-    return [row for row in document["rows"] if row["key"] in all_scenarios()]
+        return None
+    document["rows"] = [row for row in document["rows"] if row["key"] in all_scenarios()]
+    return document
 
 
-def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(
+    options: Any, rows: list[dict[str, Any]], earlier: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the whole run; date and versions are those of the run to which rows are added."""
+    whole = earlier or {"date": _today(), "seed": options.seed, "versions": _versions()}
+    return {
+        "date": whole["date"],
+        "seed": whole["seed"],
+        "scale": options.scale,
+        "minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
+        "versions": whole["versions"],
+        "rows": sorted(rows, key=lambda row: row["key"]),
+    }
+
+
+def _versions() -> dict[str, str]:
     servers = {
         name: subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
         .stdout.split("sha=")[0]
@@ -121,20 +144,13 @@ def _document(options: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         for name, path in servers_available().items()
     }
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "seed": options.seed,
-        "scale": options.scale,
-        "minutes": round(sum(row["seconds"] for row in rows) / 60, 1),
-        "versions": {
-            "weakincentives": version("weakincentives"),
-            "Python": platform.python_version(),
-            "SQLite": apsw.sqlite_lib_version(),
-            "redis-py": version("redis"),
-            "server": next(iter(servers.values()), "none"),
-            "emulator of SQS": MINISTACK.requirement.replace("==", " "),
-            "system": f"{platform.system()} {platform.release().partition('-')[0]}",
-        },
-        "rows": sorted(rows, key=lambda row: row["key"]),
+        "weakincentives": version("weakincentives"),
+        "Python": platform.python_version(),
+        "SQLite": apsw.sqlite_lib_version(),
+        "redis-py": version("redis"),
+        "server": next(iter(servers.values()), "none"),
+        "emulator of SQS": MINISTACK.packages[0].replace("==", " "),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
     }
 
 

@@ -133,6 +133,38 @@ def nothing_given_back() -> None:
     WorkerThread._leave = leave  # type: ignore[method-assign]
 
 
+def failures_untold() -> None:
+    """Loops: a job that is given up goes to the dead letters, and its caller hears nothing."""
+    from weakincentives.runtime.worker import decide
+    from weakincentives.runtime.worker.settle import OutcomeExecutor
+
+    def tell_nobody(self: Any, *facts: Any) -> Any:
+        return decide.REMOVE
+
+    OutcomeExecutor._error_reply = tell_nobody  # type: ignore[method-assign]
+
+
+def owner_not_compared() -> None:
+    """SQLite: whoever had a message that asked for a reply may answer, also after its replay."""
+    from weakincentives.runtime.mailbox.seam.reply_table import ReplyRow
+
+    def belong_to_all(self: Any, owner: Any) -> bool:
+        return True
+
+    _rewrite("owner = ?4", "?4 = ?4", only=("reply_resolve",))
+    ReplyRow.belongs_to = belong_to_all  # type: ignore[method-assign]
+
+
+def settled_replies_change() -> None:
+    """SQLite: a reply that is settled takes the next answer, too."""
+    _rewrite("state = 'pending' AND", "", only=("reply_resolve",))
+
+
+def parts_counted_anew() -> None:
+    """SQLite: each start of a job counts its parts from 0."""
+    _rewrite("series = series + 1", "series = series + 1, parts = 0", only=("reply_start",))
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
@@ -146,6 +178,10 @@ PLANTS: dict[str, Callable[[], None]] = {
         beats_by_the_wall_clock,
         one_thread_for_all_leases,
         nothing_given_back,
+        failures_untold,
+        owner_not_compared,
+        settled_replies_change,
+        parts_counted_anew,
     )
 }
 

@@ -19,6 +19,7 @@ SUBJECTS = {
     "workers": "Workers",
     "main_loop": "MainLoops",
     "async_workers": "Workers of async jobs",
+    "callers": "Callers and their answers",
     "tasks": "Tasks of an event loop",
     "sqlite": "SQLite",
     "redis_server": "The Redis server",
@@ -58,7 +59,7 @@ def generated(document: dict[str, Any]) -> str:
         *_summary(ran),
     ]
     for subject, group in groupby(sorted(rows, key=_by_subject), key=lambda row: row["subject"]):
-        lines += ["", f"### {SUBJECTS.get(subject, subject)}", "", *_table(list(group))]
+        lines += ["", f"### {SUBJECTS.get(subject, subject)}", "", *_table(list(group), document)]
     lines += ["", "### Not run", "", *(_not_run(rows) or ["Every scenario ran."])]
     return "\n".join(lines) + "\n\n"
 
@@ -90,7 +91,7 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
+def _table(rows: list[dict[str, Any]], document: dict[str, Any]) -> list[str]:
     lines = [
         "| scenario | on | trials | violations | at most, 95 % | figures |",
         "|---|---|--:|--:|--:|---|",
@@ -99,12 +100,18 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         if row["not_run"]:
             continue
         figures = "; ".join(f"{name}: {value:,}" for name, value in row["figures"].items())
-        figures = "; ".join(filter(None, [figures, *row["notes"]]))
+        figures = "; ".join(filter(None, [figures, *row["notes"], _when(row, document)]))
         lines.append(
             f"| {row['what']} | {row['backend']} | {row['trials']:,} | {row['violations']} "
             f"| {_bound(row)} | {figures} |"
         )
     return lines
+
+
+def _when(row: dict[str, Any], document: dict[str, Any]) -> str:
+    """Say when a row was added to a run, if that was later, and on which Python."""
+    date = row.get("date", document["date"])
+    return "" if date == document["date"] else f"run on {date}, Python {row['python']}"
 
 
 def _bound(row: dict[str, Any]) -> str:

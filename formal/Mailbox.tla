@@ -1,9 +1,10 @@
 ------------------------------ MODULE Mailbox ------------------------------
 (***************************************************************************)
 (* The mailbox protocol as the stores implement it: send, receive with     *)
-(* promotion, acknowledge, nack, extend, expiry, purge and crash, and the  *)
-(* two sequences built on it: reply then acknowledge, and dead-letter then *)
-(* acknowledge.                                                            *)
+(* promotion, acknowledge, nack (failed, put off or undone), extend,       *)
+(* expiry, purge and crash, and the two sequences built on it: reply then  *)
+(* acknowledge, and dead-letter then acknowledge.  What a caller is told   *)
+(* is in Replies.                                                          *)
 (*                                                                         *)
 (* A step of a store is one atomic action here, as it is one script on     *)
 (* Redis and one transaction on SQLite.  Where a store does more in one    *)
@@ -42,7 +43,7 @@ CONSTANTS
 
 ASSUME Bug \in {"none", "token", "send-again", "remove-first", "reaper", "no-promotion",
                 "count-anew", "payload-first", "purge-ghost", "ack-first", "letter-last",
-                "last-reply", "answer-name", "letter-name"}
+                "last-reply", "answer-name", "letter-name", "undo-again", "put-off-again"}
                \cup {check \o step : check \in {"handle-", "expiry-"},
                                      step \in {"ack", "nack", "extend"}}
 
@@ -52,7 +53,7 @@ VARIABLES
     leased,     \* id -> [send, delivery, live] for those held
     data,       \* ids whose payload is stored
     sends,      \* id -> how often it was sent; all below is about the last time
-    count,      \* id -> deliveries so far
+    count,      \* id -> deliveries so far, with those that do not count
     done,       \* ids that were acknowledged
     purged,     \* ids that were purged
     answered,   \* id -> 0 while a reply is awaited; the delivery whose reply was stored; or Closed
@@ -61,10 +62,12 @@ VARIABLES
                 \*   message is stored, as a reply or a dead letter, so that it may be acknowledged
     purges,     \* how many purges happened
     aside,      \* consumer -> ids between two halves of a step (only with a planted bug)
-    harm        \* ghost: a settlement by somebody who did not hold the lease was accepted
+    harm,       \* ghost: a settlement by somebody who did not hold the lease was accepted
+    tally       \* id -> what the counts say: deliveries that were undone, deliveries that were put
+                \*   off, and the count that the last delivery has shown
 
 vars == <<pending, delayed, leased, data, sends, count, done, purged, answered, letters, held,
-          purges, aside, harm>>
+          purges, aside, harm, tally>>
 
 ----------------------------------------------------------------------------
 Range(s) == {s[i] : i \in DOMAIN s}
@@ -99,6 +102,8 @@ Closed == MaxDeliveries + 1
 Spared(m) == Calm /\ count[m] = MaxDeliveries
 
 ----------------------------------------------------------------------------
+Nothing == [undone |-> 0, put_off |-> 0, shown |-> 0]
+
 Init ==
     /\ pending = <<>> /\ delayed = {} /\ leased = [m \in {} |-> 0] /\ data = {}
     /\ sends = [m \in Messages |-> 0] /\ count = [m \in Messages |-> 0]
@@ -108,6 +113,7 @@ Init ==
     /\ purges = 0
     /\ aside = [c \in Consumers |-> {}]
     /\ harm = FALSE
+    /\ tally = [m \in Messages |-> Nothing]
 
 \* An id that is queued is left as it is.  One that is not starts from nothing: what its reply and
 \* its dead letter are stored under must be its own.
@@ -116,7 +122,7 @@ Send(m) ==
     /\ sends' = [sends EXCEPT ![m] = @ + 1]
     /\ count' = [count EXCEPT ![m] = 0] /\ answered' = [answered EXCEPT ![m] = 0]
     /\ done' = done \ {m} /\ purged' = purged \ {m} /\ letters' = letters \ {m}
-    /\ data' = data \cup {m}
+    /\ data' = data \cup {m} /\ tally' = [tally EXCEPT ![m] = Nothing]
     /\ \/ pending' = Append(pending, m) /\ delayed' = delayed
        \/ delayed' = delayed \cup {m} /\ pending' = pending
     /\ UNCHANGED <<leased, held, purges, aside, harm>>
@@ -126,21 +132,21 @@ Close(m) ==
     /\ sends[m] > 0 /\ answered[m] = 0
     /\ answered' = [answered EXCEPT ![m] = Closed]
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, letters, held,
-                   purges, aside, harm>>
+                   purges, aside, harm, tally>>
 
 \* A delay has elapsed; the next receive would promote it, so it may as well be visible now.
 Due(m) ==
     /\ m \in delayed
     /\ delayed' = delayed \ {m} /\ pending' = Append(pending, m)
     /\ UNCHANGED <<leased, data, sends, count, done, purged, answered, letters, held, purges,
-                   aside, harm>>
+                   aside, harm, tally>>
 
 \* Time passes: a lease runs out.  Nobody has noticed yet.
 Expire(m) ==
     /\ m \in DOMAIN leased /\ leased[m].live /\ ~Spared(m)
     /\ leased' = [leased EXCEPT ![m].live = FALSE]
     /\ UNCHANGED <<pending, delayed, data, sends, count, done, purged, answered, letters, held,
-                   purges, aside, harm>>
+                   purges, aside, harm, tally>>
 
 \* Somebody who receives brings back what is overdue, all of it or some, in whatever order it came
 \* due.  (In memory, whoever counts or peeks does so too.)
@@ -150,7 +156,7 @@ Promote(m) ==
     /\ pending' = Append(pending, m)
     /\ count' = IF Bug = "count-anew" THEN [count EXCEPT ![m] = 0] ELSE count
     /\ UNCHANGED <<delayed, data, sends, done, purged, answered, letters, held, purges, aside,
-                   harm>>
+                   harm, tally>>
 
 Lease(c, m) ==
     LET delivery == count[m] + 1
@@ -159,6 +165,7 @@ Lease(c, m) ==
        /\ leased' = [x \in DOMAIN leased \cup {m} |->
                         IF x = m THEN [send |-> sends[m], delivery |-> delivery, live |-> TRUE]
                         ELSE leased[x]]
+       /\ tally' = [tally EXCEPT ![m].shown = delivery - tally[m].undone]
        /\ held' = [held EXCEPT ![c] = @ \cup
                         {[id |-> m, send |-> sends[m], delivery |-> delivery, safe |-> FALSE]}]
 
@@ -186,7 +193,7 @@ Reply(c, r) ==
         THEN answered ELSE [answered EXCEPT ![r.id] = r.delivery]
     /\ Safe(c, r)
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, letters, purges,
-                   aside, harm>>
+                   aside, harm, tally>>
 
 \* Whether a message is given up is the policy's affair: it may be so at any delivery.
 DeadLetter(c, r) ==
@@ -197,7 +204,7 @@ DeadLetter(c, r) ==
         THEN letters ELSE letters \cup {r.id}
     /\ Safe(c, r)
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, purges,
-                   aside, harm>>
+                   aside, harm, tally>>
 
 Acknowledge(c, r) ==
     /\ r.safe /\ Accepts(r, "ack")
@@ -205,23 +212,36 @@ Acknowledge(c, r) ==
     /\ leased' = Without(leased, r.id)
     /\ data' = data \ {r.id}
     /\ done' = done \cup {r.id}
-    /\ UNCHANGED <<pending, delayed, sends, count, purged, answered, letters, held, purges, aside>>
+    /\ UNCHANGED <<pending, delayed, sends, count, purged, answered, letters, held, purges, aside, tally>>
+
+\* A message that was put off has been run, but its attempt does not count as one; one that is undone
+\* was not run: it keeps its place, and that delivery does not count.
+Counted(m, how) ==
+    CASE how = "undone" -> [tally EXCEPT ![m].undone = @ + 1]
+      [] how = "put_off" -> [tally EXCEPT ![m].put_off = @ + 1]
+      [] OTHER -> tally
 
 \* Also after a reply or a dead letter: a worker that ends gives back whatever it has in hand.
-Nack(c, r) ==
+Release(c, r, how) ==
     /\ Accepts(r, "nack") /\ ~Spared(r.id)
     /\ harm' = (harm \/ ~Holds(r))
     /\ leased' = Without(leased, r.id)
-    /\ \/ pending' = Append(pending, r.id) /\ delayed' = delayed
+    /\ \/ /\ pending' = IF how = "undone" THEN <<r.id>> \o pending ELSE Append(pending, r.id)
+          /\ delayed' = delayed
        \/ delayed' = delayed \cup {r.id} /\ pending' = pending
+    /\ tally' = Counted(r.id, how)
     /\ UNCHANGED <<data, sends, count, done, purged, answered, letters, held, purges, aside>>
+
+\* The counts have nothing to do with liveness, and would multiply its states.
+Nack(c, r) ==
+    \E how \in IF Calm THEN {"failed"} ELSE {"failed", "put_off", "undone"} : Release(c, r, how)
 
 Extend(c, r) ==
     /\ Accepts(r, "extend")
     /\ harm' = (harm \/ ~Holds(r))
     /\ leased' = [leased EXCEPT ![r.id].live = TRUE]
     /\ UNCHANGED <<pending, delayed, data, sends, count, done, purged, answered, letters, held,
-                   purges, aside>>
+                   purges, aside, tally>>
 
 ----------------------------------------------------------------------------
 Needed(r) == Spared(r.id) /\ Holds(r)
@@ -230,7 +250,7 @@ Forget(c, r) ==
     /\ ~Needed(r)
     /\ held' = [held EXCEPT ![c] = @ \ {r}]
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, letters,
-                   purges, aside, harm>>
+                   purges, aside, harm, tally>>
 
 Crash(c) ==
     /\ held[c] /= {} \/ aside[c] /= {}
@@ -238,7 +258,7 @@ Crash(c) ==
     /\ held' = [held EXCEPT ![c] = {}]
     /\ aside' = [aside EXCEPT ![c] = {}]
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, letters,
-                   purges, harm>>
+                   purges, harm, tally>>
 
 Purge ==
     /\ purges < MaxPurges /\ Queued /= {}
@@ -247,7 +267,7 @@ Purge ==
     /\ data' = data \ Queued
     /\ leased' = IF Bug = "purge-ghost" THEN leased ELSE [m \in {} |-> 0]
     /\ pending' = <<>> /\ delayed' = {}
-    /\ UNCHANGED <<sends, count, done, answered, letters, held, aside, harm>>
+    /\ UNCHANGED <<sends, count, done, answered, letters, held, aside, harm, tally>>
 
 ----------------------------------------------------------------------------
 (* Planted bugs that need steps of their own.                              *)
@@ -257,14 +277,14 @@ SendAgain(m) ==
     /\ Bug = "send-again" /\ m \in Queued
     /\ pending' = Append(pending, m)
     /\ UNCHANGED <<delayed, leased, data, sends, count, done, purged, answered, letters, held,
-                   purges, aside, harm>>
+                   purges, aside, harm, tally>>
 
 \* The message leaves the queue in one step and is leased in the next.
 Pop(c) ==
     /\ Bug = "remove-first" /\ pending /= <<>> /\ aside[c] = {}
     /\ aside' = [aside EXCEPT ![c] = {Head(pending)}] /\ pending' = Tail(pending)
     /\ UNCHANGED <<delayed, leased, data, sends, count, done, purged, answered, letters, held,
-                   purges, harm>>
+                   purges, harm, tally>>
 
 Take(c) ==
     /\ Bug = "remove-first"
@@ -276,7 +296,7 @@ ReapRead(c) ==
     /\ Bug = "reaper" /\ aside[c] = {} /\ Overdue /= {}
     /\ aside' = [aside EXCEPT ![c] = Overdue]
     /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, letters,
-                   held, purges, harm>>
+                   held, purges, harm, tally>>
 
 ReapMove(c) ==
     /\ Bug = "reaper"
@@ -285,20 +305,28 @@ ReapMove(c) ==
         /\ leased' = Without(leased, m)
         /\ aside' = [aside EXCEPT ![c] = @ \ {m}]
     /\ UNCHANGED <<delayed, data, sends, count, done, purged, answered, letters, held, purges,
-                   harm>>
+                   harm, tally>>
 
 \* The payload is removed before the handle is looked at.
 AcknowledgeRefused(c, r) ==
     /\ Bug = "payload-first" /\ r.safe /\ ~Accepts(r, "ack")
     /\ data' = data \ {r.id}
     /\ UNCHANGED <<pending, delayed, leased, sends, count, done, purged, answered, letters, held,
-                   purges, aside, harm>>
+                   purges, aside, harm, tally>>
+
+\* The call is repeated, because its answer was lost: refused, and counted nevertheless.
+ReleaseRefused(c, r) ==
+    /\ ~Accepts(r, "nack")
+    /\ \/ Bug = "undo-again" /\ tally' = Counted(r.id, "undone")
+       \/ Bug = "put-off-again" /\ tally' = Counted(r.id, "put_off")
+    /\ UNCHANGED <<pending, delayed, leased, data, sends, count, done, purged, answered, letters,
+                   held, purges, aside, harm>>
 
 Planted ==
     \/ \E m \in Messages : SendAgain(m)
     \/ \E c \in Consumers :
         \/ Pop(c) \/ Take(c) \/ ReapRead(c) \/ ReapMove(c)
-        \/ \E r \in held[c] : AcknowledgeRefused(c, r)
+        \/ \E r \in held[c] : AcknowledgeRefused(c, r) \/ ReleaseRefused(c, r)
 
 ----------------------------------------------------------------------------
 Settle(c, r) == Reply(c, r) \/ DeadLetter(c, r) \/ Acknowledge(c, r)
@@ -331,6 +359,8 @@ Symmetry == Permutations(Messages) \cup Permutations(Consumers)
 \* be forgotten alone, so that a crash does nothing that forgetting does not.  Nor which outcome is
 \* stored, a reply, a letter or that nobody waits: no step does anything else because of it, and all
 \* that is asked is whether there is one.  (FirstReplyStands asks more: it counts without the view.)
+\* Nor what the counts say, apart from how many deliveries there were: no step looks at them, and
+\* AttemptsCount and CountsGrow count without the view.
 Kept == {m \in Messages : answered[m] /= 0 \/ m \in letters}
 Receipts == UNION {held[c] : c \in Consumers}
 Holders(r) == Cardinality({c \in Consumers : r \in held[c]})
@@ -370,10 +400,15 @@ HasData == \A m \in Queued : m \in data
 \* Once a message is gone, nobody waits in vain: the reply is there, or its dead letter.
 AnsweredOrLettered == \A m \in done : answered[m] /= 0 \/ m \in letters
 
+\* A message in somebody's hands was tried at least once: the deliveries that were put off are among
+\* those that count.
+AttemptsCount == \A m \in DOMAIN leased : tally[m].put_off < tally[m].shown
+
 \* INV-4; and the first reply stands, or that nobody waits.  Both for one message, not for the next
 \* one that has its id.
 CountsGrow ==
-    [][\A m \in Messages : sends'[m] = sends[m] => count'[m] >= count[m]]_vars
+    [][\A m \in Messages :
+        sends'[m] = sends[m] => count'[m] >= count[m] /\ tally'[m].shown >= tally[m].shown]_vars
 FirstReplyStands ==
     [][\A m \in Messages :
         sends'[m] = sends[m] /\ answered[m] /= 0 => answered'[m] = answered[m]]_vars

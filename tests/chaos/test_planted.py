@@ -190,6 +190,10 @@ def test_a_bug_in_the_sql_is_caught(
             "interrupts.worker_interrupted_again_and_again.sqlite",
             "innocent, and given up",
         ),
+        ("failures_untold", "callers.callers_under_kills.sqlite", "never answered"),
+        ("owner_not_compared", "callers.replays_against_redeliveries.sqlite", "no answer"),
+        ("settled_replies_change", "callers.cancels_against_completions.sqlite", "returned True"),
+        ("parts_counted_anew", "callers.readers_of_parts.sqlite", "parts: "),
         ("one_thread_for_all_leases", "pairs.one_of_two_hangs.redis/sqlite", "lease lost"),
     ],
 )

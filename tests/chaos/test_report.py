@@ -39,6 +39,15 @@ def test_a_row_shows_its_bound_and_figures() -> None:
     )
 
 
+def test_a_row_that_was_added_later_says_when() -> None:
+    later = {**ROW, "date": "2026-01-03", "python": "3.13.0"}
+    assert "sent: 1,200; run on 2026-01-03, Python 3.13.0 |" in generated(
+        {**DOCUMENT, "rows": [later]}
+    )
+    same = {**ROW, "date": "2026-01-02", "python": "3.11"}
+    assert "sent: 1,200 |" in generated({**DOCUMENT, "rows": [same]})
+
+
 def test_a_violation_has_no_bound_and_is_counted_by_kind() -> None:
     bad = {**ROW, "violations": 1, "examples": ["lost: m, sent by s"]}
     text = generated({**DOCUMENT, "rows": [bad]})

@@ -190,10 +190,8 @@ def test_a_replay_whose_reply_expires_is_run(box, dead):
     assert box.stats().total == 0
 
 
-def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
-    box, dead, backend, monkeypatch
-):
-    reply = dead_lettered(box, dead, keep=600)
+def killed_in_a_replay(box, dead, monkeypatch):
+    """Replay, but die before the letter is removed: so that the next replay finds it again."""
     send = Replay._send
 
     def killed(self, *letter):
@@ -203,6 +201,13 @@ def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Replay, "_send", killed)
         replay_dead_letters(dead, box)
+
+
+def test_a_replay_that_is_repeated_after_a_kill_leaves_a_failure_alone(
+    box, dead, backend, monkeypatch
+):
+    reply = dead_lettered(box, dead, keep=600)
+    killed_in_a_replay(box, dead, monkeypatch)
     drained(Worker(box, boom, dlq=DLQPolicy(backend.mailbox("answers"), max_delivery_count=1)))
     assert reply.status().state == JobState.FAILED
     assert replay_dead_letters(dead, box) == 1
@@ -218,6 +223,31 @@ def test_a_replay_that_is_not_sent_leaves_the_failure_alone(box, dead, backend):
     with pytest.raises(MailboxFullError):
         replay_dead_letters(dead, full)
     assert (dead.stats().total, reply.status().state) == (1, JobState.FAILED)
+
+
+def test_a_replay_that_is_repeated_after_a_kill_leaves_a_running_job_alone(box, dead, monkeypatch):
+    reply = dead_lettered(box, dead, keep=600)
+    killed_in_a_replay(box, dead, monkeypatch)
+
+    def handle(body, job):
+        assert replay_dead_letters(dead, box) == 1
+        assert reply.status().state == JobState.RUNNING
+        return job.emit("a part that its caller still gets")
+
+    drained(Worker(box, handle))
+    assert reply.wait(timeout=DEADLINE) is True
+
+
+def test_a_replay_that_is_repeated_after_a_kill_leaves_an_expired_reply_alone(
+    box, dead, monkeypatch
+):
+    """Its caller was told that this sending has expired: another answer to it must not come."""
+    reply = dead_lettered(box, dead, reply_timeout=0.5, keep=600)
+    killed_in_a_replay(box, dead, monkeypatch)
+    eventually(lambda: reply.status().state == JobState.EXPIRED)
+    assert replay_dead_letters(dead, box) == 1
+    drained(Worker(box, str.upper))
+    assert (box.stats().total, reply.status().state) == (0, JobState.EXPIRED)
 
 
 def test_a_replay_opens_no_reply_of_another_message(box, dead):

@@ -304,10 +304,14 @@ async def send_replay(
     """
     table, maker, opened = box._reply_table, box._reply_maker, None
     if reply is not None and table is not None:
-        row = await table.get(reply.id)
-        opened = _reply_to_open(row, reply, box._owner_of_reply(message_id))
-        if opened is not None and maker is None and not await _reopen(table, row, opened):
-            opened = None
+        row, owner = await table.get(reply.id), box._owner_of_reply(message_id)
+        opened = _reply_to_open(row, reply, owner)
+        if row is not None and row.owner == owner:
+            # A replay that was killed has opened it, and most likely sent this very message: its
+            # caller may have been told how that ended, and its handler may be emitting parts.
+            maker = None
+        elif opened is not None and maker is None and not await table.reopen(*opened):
+            opened = None  # before the message is sent: a worker must find it open
     reply_id = None if opened is None else opened.id
     message = outgoing(
         box, body, 0, reply_to, attributes, message_id, reply_id=reply_id, origin=origin
@@ -334,13 +338,6 @@ def _reply_to_open(row: ReplyRow | None, reply: NewReply, owner: str) -> NewRepl
         return None
     ttl = reply.ttl or row.ttl or DEFAULT_TIMEOUT
     return NewReply(reply.id, ttl, owner, reply.keep or row.keep)
-
-
-async def _reopen(table: "ReplyTable", row: ReplyRow | None, opened: NewReply) -> bool:
-    """Open a reply before its message is sent, because a worker must find it open."""
-    if row is not None and row.owner == opened.owner and row.state == ReplyState.FAILED:
-        return True  # this very message was sent before, and has failed: it is not sent again
-    return await table.reopen(*opened)
 
 
 def outgoing(
