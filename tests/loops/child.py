@@ -11,8 +11,11 @@ import os
 import signal
 import time
 
+from testkit.forked import preload
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, Failure, Worker, WorkerConfig, current_lease
+
+preload(__name__)
 
 SECONDS = {"hang": 600.0, "last": 0.2}
 

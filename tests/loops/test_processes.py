@@ -8,15 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from testkit.forked import ForkedProcess, preload
+from testkit.forked import ForkedProcess
 from testkit.waiting import eventually
 from tests.loops.child import serve
 from weakincentives import connect
 from weakincentives.runtime import DeadLetter
 
 pytestmark = pytest.mark.slow
-
-preload("tests.loops.child")
 
 LEASE = 1.0
 
