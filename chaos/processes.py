@@ -7,7 +7,6 @@ the process that asked for them.
 import atexit
 import importlib
 import logging
-import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
 import os
@@ -20,12 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from testkit.forked import context, preload
 from testkit.processes import reaper
 
 __all__ = ["Child", "Program"]
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["chaos.roles", "chaos.stage", "boto3"])
+preload("chaos.roles", "chaos.stage", "boto3")
 _children: set["Child"] = set()
 
 
@@ -34,7 +33,7 @@ class Child:
 
     def __init__(self, role: Callable[..., object], name: str, *args: Any, plant: str = "") -> None:
         self.name = name
-        self._process = _context.Process(target=_run, args=(role, args, plant), daemon=True)
+        self._process = context.Process(target=_run, args=(role, args, plant), daemon=True)
         self._process.start()
         # Also a stopped one must not outlive a runner that was killed itself.
         reaper.watch(self.pid)

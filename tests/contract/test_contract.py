@@ -20,6 +20,8 @@ class Row(NamedTuple):
     suite: type = MailboxContract
     full: bool = False
     """Whether it runs only in the full run."""
+    faces: tuple[str, ...] = ()
+    """The faces that are driven, if not all that the place has."""
 
 
 class ManyPrograms(StateMachine):
@@ -33,7 +35,9 @@ TABLE = (
     Row("InMemorySerialized", on_memory.Serialized),
     Row("InMemoryReplyStore", on_memory.Objects, ReplyStoreContract),
     Row("Bytes", on_memory.Bytes),
-    Row("Blocking", on_memory.Blocking),
+    # Blocking calls do not ask how a store takes its steps: they are those of Bytes.
+    Row("Blocking", on_memory.Blocking, faces=("async",)),
+    Row("BlockingCalls", on_memory.Blocking, full=True, faces=("sync",)),
     Row("Awaited", on_memory.Awaited),
     Row("Frugal", on_memory.Frugal),
     Row("BytesReplyStore", on_memory.Bytes, ReplyStoreContract),
@@ -41,10 +45,18 @@ TABLE = (
     Row("ManyProgramsOnBytes", on_memory.Bytes, ManyPrograms, full=True),
     Row("ManyProgramsBlocking", on_memory.Blocking, ManyPrograms, full=True),
     Row("ManyProgramsAwaited", on_memory.Awaited, ManyPrograms, full=True),
-    Row("Directory", on_directory.Directory),
+    # Both make async calls in threads as SQLite does, where those are driven.
+    Row("Directory", on_directory.Directory, faces=("sync",)),
+    Row("DirectoryAsyncCalls", on_directory.Directory, full=True, faces=("async",)),
     Row("SQLite", on_sqlite.File),
     Row("SQLiteFakeTime", on_sqlite.FakeTime),
-    Row("SQLiteConsumerElsewhere", consumer_elsewhere.ConsumerElsewhere),
+    Row("SQLiteConsumerElsewhere", consumer_elsewhere.ConsumerElsewhere, faces=("sync",)),
+    Row(
+        "SQLiteConsumerElsewhereAsyncCalls",
+        consumer_elsewhere.ConsumerElsewhere,
+        full=True,
+        faces=("async",),
+    ),
     Row("SQLiteIndexedLeases", on_sqlite.IndexedLeases, StateMachine),
     Row("SQLiteReplyStore", on_sqlite.File, ReplyStoreContract),
     Row("SQLiteReplyStoreFakeTime", on_sqlite.FakeTime, ReplyStoreContract),
@@ -77,7 +89,8 @@ TABLE = (
 
 
 def _class_of(row: Row) -> Any:
-    made = type(f"Test{row.name}", (row.place, row.suite), {"__module__": __name__})
+    faces = {"faces": row.faces} if row.faces else {}
+    made = type(f"Test{row.name}", (row.place, row.suite), {"__module__": __name__, **faces})
     return pytest.mark.full(made) if row.full else made
 
 
@@ -94,3 +107,12 @@ def test_every_backend_is_in_the_table(suite: type) -> None:
 
 def test_no_row_hides_another() -> None:
     assert len({row.name for row in TABLE}) == len(TABLE)
+
+
+def test_a_face_that_the_quick_run_leaves_out_is_driven_in_the_full_one() -> None:
+    driven: dict[tuple[type, type], set[str]] = {}
+    for row in TABLE:
+        faces = row.faces or getattr(row.place, "faces", row.suite.faces)
+        driven.setdefault((row.place, row.suite), set()).update(faces)
+    for (place, suite), faces in driven.items():
+        assert faces == set(getattr(place, "faces", suite.faces)), place

@@ -125,17 +125,20 @@ def test_a_killed_worker_is_replaced(queues: str) -> None:
 
 
 def test_two_hundred_callers_wait_at_once(queues: str) -> None:
+    # Each on a connection of its own, as different callers have; only what every client reads from
+    # the disk is shared, the certificates that it trusts.
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=0)
     with worker(queues), server(queues) as client:
 
         def ask(number: int) -> str:
             question, most = {"topic": str(number)}, {"timeout": 100}
-            # Each on a connection of its own, as different callers have.
-            answer: str = httpx.post(
-                client.base_url.join("/ask"), json=question, params=most, timeout=120
-            ).json()
+            answer: str = everybody.post("/ask", json=question, params=most).json()
             return answer
 
-        with ThreadPoolExecutor(200) as callers:
+        with (
+            httpx.Client(base_url=client.base_url, timeout=120, limits=limits) as everybody,
+            ThreadPoolExecutor(200) as callers,
+        ):
             answers = list(callers.map(ask, range(200)))
         assert answers == [f"3 chapters on {number}" for number in range(200)]
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,21 +93,21 @@ def test_jobs_at_work_finish_when_the_application_is_shut_down(
     model: Model, tmp_path: Path
 ) -> None:
     with application(model, tmp_path) as (client, process):
-        client.post("/questions", json=SLOW)
-        eventually(lambda: client.get("/waiting").json()["being_answered"] == 500)
+        # It gives them half a minute, of which a busy machine needs a good part for hundreds.
+        client.post("/questions", json=SLOW[:100])
+        eventually(lambda: client.get("/waiting").json()["being_answered"] == 100)
         process.terminate()
         eventually(lambda: stopped_listening(client))
         model.release()
         ended(process)
     with connect(url(tmp_path)) as backend:
         assert backend.mailbox("questions").stats().total == 0
-    assert len(set(answers(tmp_path))) == 500
+    assert len(set(answers(tmp_path))) == 100
 
 
 def stopped_listening(client: httpx.Client) -> bool:
     try:
-        with httpx.Client(base_url=client.base_url, timeout=5) as another:
-            another.get("/waiting")
-    except httpx.TransportError:
+        socket.create_connection((client.base_url.host, client.base_url.port or 80), 5).close()
+    except OSError:
         return True
     return False

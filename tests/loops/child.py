@@ -1,20 +1,21 @@
 """A worker in a process of its own.
 
-``python -m tests.loops.child KIND URL LEASE MAX_DELIVERIES [CONCURRENCY BATCH]``, where the kind of
-handler is ``plain`` or ``async``. It says on its output
-what it starts. A body tells it how to behave at each delivery: ``hang`` until it is killed, ``die``
-on the spot, ``kill`` itself, ``stop`` itself until it is continued, ``last`` for a moment, or
-anything else, which is done at once.
+The kind of its handler is ``plain`` or ``async``. It says on its output what it starts. A body
+tells it how to behave at each delivery: ``hang`` until it is killed, ``die`` on the spot, ``kill``
+itself, ``stop`` itself until it is continued, ``last`` for a moment, or anything else, which is
+done at once.
 """
 
 import asyncio
 import os
 import signal
-import sys
 import time
 
+from testkit.forked import preload
 from weakincentives import connect
 from weakincentives.runtime import Backoff, DLQPolicy, Failure, Worker, WorkerConfig, current_lease
+
+preload(__name__)
 
 SECONDS = {"hang": 600.0, "last": 0.2}
 
@@ -49,9 +50,10 @@ def tell(failure: Failure) -> dict[str, object]:
     return {"name": failure.body and failure.body["name"], "error": failure.text}
 
 
-def main() -> None:
-    kind, url, lease, max_deliveries = *sys.argv[1:3], float(sys.argv[3]), int(sys.argv[4])
-    concurrency, batch = (int(number) for number in sys.argv[5:] or ("1", "1"))
+def serve(
+    kind: str, url: str, lease: float, max_deliveries: int, concurrency: int = 1, batch: int = 1
+) -> None:
+    """Serve until this process is ended."""
     backend = connect(url)
     worker = Worker(
         backend.mailbox("jobs"),
@@ -62,7 +64,3 @@ def main() -> None:
     )
     print("ready", flush=True)
     worker.run(visibility_timeout=lease)
-
-
-if __name__ == "__main__":
-    main()

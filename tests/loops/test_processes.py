@@ -2,22 +2,20 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
+from testkit.forked import ForkedProcess
 from testkit.waiting import eventually
+from tests.loops.child import serve
 from weakincentives import connect
 from weakincentives.runtime import DeadLetter
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 LEASE = 1.0
 
 
@@ -50,27 +48,18 @@ def child(
     concurrency: int = 1,
     batch: int = 1,
     lease: float = LEASE,
-) -> Iterator[subprocess.Popen[str]]:
-    numbers = [str(number) for number in (lease, max_deliveries, concurrency, batch)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.loops.child", kind, url, *numbers],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert said(process) == "ready"
-        yield process
-    finally:
-        process.kill()
-        process.wait(60)
-        assert process.stdout is not None
-        process.stdout.close()
+) -> Iterator[ForkedProcess]:
+    process = ForkedProcess(serve, kind, url, lease, max_deliveries, concurrency, batch)
+    with process.output:
+        try:
+            assert said(process) == "ready"
+            yield process
+        finally:
+            process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def said(process: ForkedProcess) -> str:
+    return process.output.readline().strip()
 
 
 def send(backend, name, *behaviours):
@@ -153,10 +142,8 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(backend, kind, url
     while True:
         send(backend, f"other-{deaths}", "do")
         with child(kind, url, max_deliveries=3) as process:
-            assert process.stdout is not None
-            lines = []
             if deaths < 3:
-                lines = [line.strip() for line in process.stdout]
+                lines = [line.strip() for line in process.output]
                 assert process.wait(120) == 7
                 deaths += 1
                 assert f"poison {deaths} die" in lines
@@ -193,10 +180,10 @@ def poison_among_innocents(backend, kind, url, *, concurrency, poisons, innocent
     while True:
         # A lease that runs out because the machine is busy would count as a crash.
         with child(kind, url, max_deliveries, concurrency, batch=10, lease=3 * LEASE) as process:
-            while process.poll() is None and jobs.stats().total:
+            while process.exitcode is None and jobs.stats().total:
                 assert time.monotonic() < deadline, (deaths, jobs.stats(), dead.stats())
                 time.sleep(0.02)
-            if process.poll() is None:
+            if process.exitcode is None:
                 break
             deaths += 1
     letters = [message.body for message in dead.receive(max_messages=100)]

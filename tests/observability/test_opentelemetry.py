@@ -1,7 +1,5 @@
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from pathlib import Path
@@ -12,6 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 import weakincentives
+from testkit.forked import ForkedProcess
 from weakincentives.observability import observe, span_table
 from weakincentives.observability import opentelemetry as module
 from weakincentives.runtime import (
@@ -29,8 +28,8 @@ from weakincentives.runtime.mailbox import MailboxFullError
 
 from .conftest import Recorder
 from .test_prometheus import drain, fail
+from .worker_elsewhere import serve_one
 
-ROOT = Path(__file__).parents[2]
 AT_ONCE = WorkerConfig(backoff=Backoff(base=0, cap=0))
 Parent = Callable[[ReadableSpan], int | None]
 
@@ -55,36 +54,35 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
                 backend.mailbox(queue).purge()
 
 
+def spans_of(worker: ForkedProcess) -> list[dict[str, Any]]:
+    """Return what a worker in another process has recorded, once it has ended."""
+    with worker.output as output:
+        spans = [json.loads(line) for line in output]
+    assert worker.wait() == 0
+    return spans
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("route", ["reply_to", "channel"])
 def test_one_trace_joins_client_worker_and_reply_across_processes(
     url: str, kind: str, route: str, recorder: Recorder
 ) -> None:
-    with (
-        weakincentives.connect(url) as backend,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.observability.worker_elsewhere", url, kind],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as elsewhere,
-    ):
+    with weakincentives.connect(url) as backend:
         observe(backend, recorder.telemetry)
         orders, answers = backend.mailbox("orders"), backend.mailbox("answers")
         with recorder.tracer.start_as_current_span("client") as client:
             if route == "channel":
                 reply = orders.send_expecting_reply("tea")
-                said, _ = elsewhere.communicate("one\n", timeout=120)
+                spans = spans_of(ForkedProcess(serve_one, url, kind))
                 assert "tea" in reply.wait(timeout=60)
             else:
                 orders.send("tea", reply_to=answers)
-                said, _ = elsewhere.communicate("one\n", timeout=120)
+                spans = spans_of(ForkedProcess(serve_one, url, kind))
                 (answer,) = answers.receive(wait_time_seconds=60)
                 assert "tea" in answer.body
                 answer.acknowledge()
     sent = recorder.one("send orders")
-    there = {span["name"]: span for span in map(json.loads, said.splitlines())}
+    there = {span["name"]: span for span in spans}
     processed = there["process orders"]
     replied = there["send answers" if route == "reply_to" else "reply orders"]
 

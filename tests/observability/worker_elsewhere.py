@@ -1,20 +1,20 @@
-"""A worker in another process: ``python -m tests.observability.worker_elsewhere URL plain|async``.
-
-It ends after the jobs that its input names, and prints its spans as JSON, one a line.
-"""
+"""A worker for another process."""
 
 import json
-import sys
 from typing import Any
 
 import weakincentives
+from testkit.forked import preload
 from weakincentives.observability import observe
 from weakincentives.runtime import Worker, current_job
 
 from .conftest import Recorder
 
+preload(__name__)
 
-def main(url: str, kind: str) -> None:
+
+def serve_one(url: str, kind: str) -> None:
+    """Do one job, by a plain or an async handler, and print the spans as JSON, one a line."""
     recorder = Recorder()
     with weakincentives.connect(url) as backend:
 
@@ -30,11 +30,6 @@ def main(url: str, kind: str) -> None:
         worker = Worker(orders, handle_async if kind == "async" else handle)
         observe(backend, recorder.telemetry)
         observe(worker, recorder.telemetry)
-        for _ in sys.stdin.readline().split():
-            worker.run(max_iterations=1, wait_time_seconds=60)
+        worker.run(max_iterations=1, wait_time_seconds=60)
     for span in recorder.spans():
         print(json.dumps(json.loads(span.to_json(indent=None))))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

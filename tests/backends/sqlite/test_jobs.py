@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from testkit.forked import context
 from tests.backends.sqlite import workers
 from tests.backends.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox.contract.driver import background
@@ -238,7 +239,7 @@ def test_parts_reach_a_reader_in_another_process_and_all_readers_here(path: Path
     reply = box.send_expecting_reply("question", keep=600)
     readers = [background(lambda: [part.value for part in reply.parts(timeout=60)]) for _ in "ab"]
     waiting = [background(reply.wait, timeout=60) for _ in "ab"]
-    worker = workers.spawn.Process(target=workers.emit_and_reply, args=(str(path), 3))
+    worker = context.Process(target=workers.emit_and_reply, args=(str(path), 3))
     worker.start()
     for reader in readers:
         assert reader.result(120) == [0, 1, 2]
@@ -251,7 +252,7 @@ def test_all_who_wait_for_a_reply_wake_at_once(path: Path, monkeypatch: Any) -> 
     box: SQLiteMailbox[Any, Any] = SQLiteMailbox("jobs", path)
     reply = box.send_expecting_reply("question", keep=600)
     waiting = [background(box.reply(reply.id).wait, timeout=300) for _ in range(5)]
-    worker = workers.spawn.Process(target=workers.emit_and_reply, args=(str(path), 0))
+    worker = context.Process(target=workers.emit_and_reply, args=(str(path), 0))
     worker.start()
     assert [one.result(120) for one in waiting] == ["answer"] * 5
     worker.join(60)

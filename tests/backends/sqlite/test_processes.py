@@ -1,6 +1,5 @@
 """Several processes on one file: contention, fairness and fork."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
+from testkit.forked import context
 from testkit.forks import in_fork
 from testkit.interrupts import sparing_coverage
 from testkit.waiting import eventually
@@ -19,14 +19,12 @@ from weakincentives.contrib.mailbox.sqlite import connection as sqlite_connectio
 from weakincentives.contrib.mailbox.sqlite.registry import open_database, shared_database
 from weakincentives.runtime.mailbox import MailboxConnectionError
 
-spawn = multiprocessing.get_context("spawn")
-
 
 def test_processes_that_contend_all_get_on(path: Path) -> None:
-    results: Any = spawn.Queue()
-    barrier = spawn.Barrier(4)
+    results: Any = context.Queue()
+    barrier = context.Barrier(4)
     processes = [
-        spawn.Process(target=workers.contend, args=(str(path), barrier, 2, results))
+        context.Process(target=workers.contend, args=(str(path), barrier, 2, results))
         for _ in range(4)
     ]
     for worker in processes:
@@ -66,9 +64,9 @@ def test_a_lock_held_for_long_is_waited_for_and_then_named(
 
 
 def test_processes_may_create_the_file_at_once(path: Path) -> None:
-    barrier = spawn.Barrier(6)
+    barrier = context.Barrier(6)
     processes = [
-        spawn.Process(target=workers.open_and_send, args=(str(path), barrier)) for _ in range(6)
+        context.Process(target=workers.open_and_send, args=(str(path), barrier)) for _ in range(6)
     ]
     for worker in processes:
         worker.start()

@@ -2,7 +2,6 @@
 
 import _thread
 import asyncio
-import multiprocessing
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from testkit.forked import context
 from testkit.waiting import eventually
 from tests.backends.sqlite import workers
 from weakincentives.contrib.mailbox import SQLiteMailbox, SQLiteReplyStore
@@ -22,8 +22,6 @@ from weakincentives.contrib.mailbox.sqlite.inotify import InotifySignal, Polling
 from weakincentives.contrib.mailbox.sqlite.registry import open_database
 from weakincentives.contrib.mailbox.sqlite.wake import Watch
 from weakincentives.runtime.mailbox.testing import driven
-
-spawn = multiprocessing.get_context("spawn")
 
 
 def polling(_: str, version: Callable[[], int]) -> PollingSignal:
@@ -42,7 +40,7 @@ def database(request: pytest.FixtureRequest, path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def echo(database: Database) -> Iterator[None]:
-    worker = spawn.Process(target=workers.echo, args=(database.path,))
+    worker = context.Process(target=workers.echo, args=(database.path,))
     worker.start()
     yield
     SQLiteMailbox("jobs", database).send("stop")
@@ -80,7 +78,7 @@ def test_one_batch_wakes_as_many_consumers_as_it_has_messages(database: Database
     threads = [threading.Thread(target=consume) for _ in range(4)]
     for thread in threads:
         thread.start()
-    sender = spawn.Process(target=workers.send_many, args=(database.path, 4))
+    sender = context.Process(target=workers.send_many, args=(database.path, 4))
     sender.start()
     for thread in threads:
         thread.join(120)

@@ -1,14 +1,14 @@
-"""What other processes do in these tests; importable, so that they can be spawned."""
+"""What other processes do in these tests."""
 
-import multiprocessing
 import time
 from typing import Any
 
+from testkit.forked import preload
 from weakincentives.contrib.mailbox import SQLiteMailbox
 from weakincentives.runtime.mailbox.replies.parts import PartCodec
 from weakincentives.runtime.mailbox.testing import driven
 
-spawn = multiprocessing.get_context("spawn")
+preload(__name__)
 
 
 def echo(path: str) -> None:

@@ -371,10 +371,11 @@ def test_a_poll_that_brings_more_than_one_waiter_wants_serves_several() -> None:
 def test_what_a_poll_brings_of_a_fifo_queue_has_one_holder() -> None:
     queue = Slow(fifo=True)
     line = LongPolls(queue)
-    waiting = [background(wait, line, 1, 30, 10) for _ in range(2)]
+    waiting = [background(wait, line, 1, 30, 100) for _ in range(2)]
     eventually(lambda: polls() == 2)
     queue.answers.put(leases("a1", "a2", "a3"))
     eventually(lambda: queue.released == ["a2", "a3"])
+    eventually(lambda: any(each.done() for each in waiting))
     assert sum(each.done() for each in waiting) == 1
     queue.answers.put(leases("a2"))
     taken = [m.handle for each in waiting for m in each.result(120).messages]

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from weakincentives.runtime.mailbox.seam.driver import run
@@ -12,7 +13,7 @@ __all__ = ["DEADLINE", "Driver", "Face", "Proxy", "background"]
 
 Face: TypeAlias = Literal["sync", "async"]
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 """The number of seconds after which a hanging call fails its test."""
 
 TWINS = frozenset(
@@ -33,13 +34,22 @@ class Driver:
 
     def __init__(self, face: Face) -> None:
         self.face = face
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop, started when it is first needed: most blocking tests need none."""
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, daemon=True)
         self._thread.start()
+        return loop
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine and return its result; call this from any thread but the loop's."""
-        return asyncio.run_coroutine_threadsafe(_bounded(work), self.loop).result()
+        with self._lock:
+            loop = self.loop
+        return asyncio.run_coroutine_threadsafe(_bounded(work), loop).result()
 
     def call(self, step: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         """Take a step of a store: in this thread, or in the event loop."""
@@ -47,15 +57,16 @@ class Driver:
 
     def cancel_rest(self) -> None:
         """Cancel all tasks and wait for them, before anything they use is closed."""
-        self.run(_cancel_rest())
+        if self._thread is not None:
+            self.run(_cancel_rest())
 
     def close(self) -> None:
         """Cancel the remaining tasks, wait for them, and stop the event loop."""
-        self.cancel_rest()
-        self.run(_shut_down())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(DEADLINE)
-        self.loop.close()
+        if self._thread is not None:
+            self.run(_end())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(DEADLINE)
+            self.loop.close()
 
 
 class Proxy:
@@ -117,7 +128,8 @@ async def _cancel_rest() -> None:
     await asyncio.gather(*rest, return_exceptions=True)
 
 
-async def _shut_down() -> None:
+async def _end() -> None:
+    await _cancel_rest()
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
