@@ -22,9 +22,11 @@ from weakincentives.runtime.mailbox import InvalidParameterError, ReplyNotFoundE
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from . import pages
+from .actions import RightMissingError
 from .audit import Audit
 from .backend_calls import BackendCalls, BackendTooSlowError, TooManyCallsError
 from .config import DashboardConfig
+from .contents import ContentsReader
 from .history import History
 from .live import Announcer
 from .parts import DashboardParts, parts_of
@@ -38,6 +40,7 @@ STATIC = Path(__file__).parent / "static"
 STATUS = {
     InvalidParameterError: 400,
     ReplyNotFoundError: 404,
+    RightMissingError: 403,
     BackendTooSlowError: 504,
     TooManyCallsError: 503,
 }
@@ -68,6 +71,7 @@ class Dashboard:
             survey=survey,
             announcer=Announcer(survey),
             renderer=Renderer(config, survey),
+            reader=ContentsReader(config),
             calls=BackendCalls(),
             audit=Audit(dispatcher),
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from weakincentives.runtime.mailbox import InvalidParameterError
 
+from .hidden_fields import HiddenFields
+
 __all__ = ["DashboardConfig", "Right"]
 
 SHORTEST_TOKEN = 16
@@ -67,6 +69,7 @@ class DashboardConfig:
         wrong = [host for host in self.hosts if not HOST.fullmatch(host)]
         if wrong:
             raise InvalidParameterError(f"hosts are names without a port, not {wrong[0]!r}")
+        HiddenFields(self.redact)  # raises for a path that is none
         if not 0.05 <= self.interval <= 3600:
             raise InvalidParameterError(
                 f"interval must be from 0.05 to 3600 seconds, not {self.interval!r}"

@@ -9,6 +9,7 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 from .audit import Audit
 from .backend_calls import BackendCalls
 from .config import DashboardConfig
+from .contents import ContentsReader
 from .history import History
 from .live import Announcer
 from .rendering import Renderer
@@ -27,6 +28,7 @@ class DashboardParts:
     survey: Survey
     announcer: Announcer
     renderer: Renderer
+    reader: ContentsReader
     calls: BackendCalls
     audit: Audit
 
