@@ -9,7 +9,8 @@ import pytest
 
 from tests.dashboard.conftest import ALL, Asking
 from weakincentives import connect
-from weakincentives.dashboard import DashboardAction, Right, search
+from weakincentives.dashboard import DashboardAction, Right, queue_page
+from weakincentives.dashboard.search import Bounds
 from weakincentives.dispatch import InProcessDispatcher
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
@@ -81,7 +82,7 @@ def test_a_message_is_found_by_its_id(backend: Backend, asking: Callable[..., As
 def test_a_search_says_how_far_it_looked_and_goes_on_from_there(
     backend: Backend, asking: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_LOOKED", 400)
+    monkeypatch.setattr(queue_page, "Bounds", lambda found, _=0: Bounds(found, looked=400))
     backend.mailbox("orders").send_batch([{"n": n} for n in range(1000)])
     ask = asking()
     first = ask.json("/queues/orders?find=body.n:777")
@@ -91,7 +92,7 @@ def test_a_search_says_how_far_it_looked_and_goes_on_from_there(
     assert [message["place"] for message in second["messages"]] == [777]
 
 
-@pytest.mark.parametrize("find", ["'unclosed", "x" * 501])
+@pytest.mark.parametrize("find", ["'unclosed", "x" * 501, "colour:red", "older:soon"])
 def test_a_search_that_cannot_be_read_is_an_error_of_the_asker(
     backend: Backend, asking: Callable[..., Asking], find: str
 ) -> None:

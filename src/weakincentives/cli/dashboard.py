@@ -67,6 +67,13 @@ def dashboard(
     prefix: Annotated[
         str, typer.Option(help="The path below which a proxy serves it, such as /wink.")
     ] = "",
+    trace_url: Annotated[
+        str | None,
+        typer.Option(
+            help="The address of a trace, for links: https://traces.example/{trace_id}",
+            metavar="URL",
+        ),
+    ] = None,
     history: Annotated[
         Path | None,
         typer.Option(
@@ -110,6 +117,7 @@ def dashboard(
         hosts=tuple({*LOOPBACK, *_names_of(host), *(allow_host or ())}),
         prefix=prefix,
         redact=tuple(redact or ()),
+        trace_url=trace_url,
         history=history or _history_of(url),
     )
     with (

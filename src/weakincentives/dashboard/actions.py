@@ -36,21 +36,22 @@ class Actor:
             body = _document(text)
             return self.parts.backend.mailbox(queue).send(body, delay_seconds=_seconds(delay))
 
-        return await self._do(Right.SEND, queue, send, lambda sent: (1, sent))
+        return await self.do(Right.SEND, queue, send, lambda sent: (1, sent))
 
     async def purge(self, queue: str) -> int:
         """Remove all messages of a queue, and return how many there were."""
         check_queue_name(queue)
         mailbox = self.parts.backend.mailbox(queue)
-        return await self._do(Right.PURGE, queue, mailbox.purge, lambda count: (count, "all"))
+        return await self.do(Right.PURGE, queue, mailbox.purge, lambda count: (count, "all"))
 
-    async def _do(
+    async def do(
         self,
         right: Right,
         queue: str,
         call: Callable[[], V],
         told: Callable[[V], tuple[int, str]],
     ) -> V:
+        """Do something if that is allowed; ``told`` says how many messages it has changed."""
         self.check(right, queue)
         try:
             done = await self.parts.calls.run(call)

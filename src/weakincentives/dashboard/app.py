@@ -18,7 +18,11 @@ from starlette.types import Receive, Scope, Send
 from weakincentives.dispatch import Dispatcher
 from weakincentives.error_text import one_line
 from weakincentives.errors import WinkError
-from weakincentives.runtime.mailbox import InvalidParameterError, ReplyNotFoundError
+from weakincentives.runtime.mailbox import (
+    InvalidParameterError,
+    ReplyNotFoundError,
+    UnsupportedOperationError,
+)
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from . import pages
@@ -28,8 +32,10 @@ from .backend_calls import BackendCalls, BackendTooSlowError, TooManyCallsError
 from .config import DashboardConfig
 from .contents import ContentsReader
 from .history import History
+from .letters import LetterNotFoundError, LetterScans
 from .live import Announcer
 from .parts import DashboardParts, parts_of
+from .passes import RunningPasses, TooManyPassesError
 from .rendering import Renderer
 from .security import COOKIE, Guard, cookie_for, is_token
 from .survey import Survey
@@ -40,7 +46,10 @@ STATIC = Path(__file__).parent / "static"
 STATUS = {
     InvalidParameterError: 400,
     ReplyNotFoundError: 404,
+    LetterNotFoundError: 404,
     RightMissingError: 403,
+    TooManyPassesError: 503,
+    UnsupportedOperationError: 501,
     BackendTooSlowError: 504,
     TooManyCallsError: 503,
 }
@@ -73,6 +82,8 @@ class Dashboard:
             renderer=Renderer(config, survey),
             reader=ContentsReader(config),
             calls=BackendCalls(),
+            scans=LetterScans(),
+            passes=RunningPasses(),
             audit=Audit(dispatcher),
         )
         self._lock = threading.Lock()
@@ -94,7 +105,8 @@ class Dashboard:
         self._parts.survey.start()
 
     def close(self) -> None:
-        """End all streams and threads."""
+        """End all streams and threads; passes over dead letters end before their next letter."""
+        self._parts.passes.stop()
         self._parts.survey.stop()
         self._parts.announcer.close()
         self._parts.calls.close()

@@ -13,6 +13,7 @@ __all__ = ["DashboardConfig", "Right"]
 
 SHORTEST_TOKEN = 16
 PREFIX = re.compile(r"(?:/[A-Za-z0-9_.~-]+)*")
+TRACE_URL = re.compile(r"https?://[^\s{}]+\{trace_id\}[^\s{}]*")
 HOST = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -48,6 +49,8 @@ class DashboardConfig:
     """JSON paths into bodies whose values are never shown, such as ``card.number`` or ``*.ssn``."""
     history: Path | None = None
     """The file that keeps the counts of queues; None keeps them in memory."""
+    trace_url: str | None = None
+    """The address of a trace, with ``{trace_id}`` in it, for links from dead letters."""
     interval: float = 2.0
     """Seconds between two looks at the queues."""
 
@@ -69,6 +72,11 @@ class DashboardConfig:
         wrong = [host for host in self.hosts if not HOST.fullmatch(host)]
         if wrong:
             raise InvalidParameterError(f"hosts are names without a port, not {wrong[0]!r}")
+        if self.trace_url is not None and not TRACE_URL.fullmatch(self.trace_url):
+            raise InvalidParameterError(
+                "trace_url must be a URL of http or https with {trace_id} in it, "
+                f"not {self.trace_url!r}"
+            )
         HiddenFields(self.redact)  # raises for a path that is none
         if not 0.05 <= self.interval <= 3600:
             raise InvalidParameterError(

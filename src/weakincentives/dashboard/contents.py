@@ -1,5 +1,6 @@
 """What of a message may be shown, and how."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +90,17 @@ class ContentsReader:
         """Return what may be searched in a body; nothing hidden can be found out by searching."""
         if not self._may_show:
             return None
-        plain = msgspec.json.decode(body) if isinstance(body, msgspec.Raw) else body
-        return self._hidden.applied(msgspec.to_builtins(plain, str_keys=True))
+        try:
+            plain = msgspec.json.decode(body) if isinstance(body, msgspec.Raw) else body
+            return self._hidden.applied(msgspec.to_builtins(plain, str_keys=True))
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+            return None
 
-    def attributes(self, envelope: Envelope) -> dict[str, str]:
+    def attributes(self, attributes: Mapping[str, str] | None) -> dict[str, str]:
         """Return the attributes of a message as far as they may be shown."""
         if not self._may_show:
             return {}
-        return {printable(k): printable(v) for k, v in (envelope.attributes or {}).items()}
+        return {printable(name): printable(value) for name, value in (attributes or {}).items()}
 
     def _unread(self, raw: bytes, note: str) -> Contents:
         if self._hidden:

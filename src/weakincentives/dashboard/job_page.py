@@ -93,12 +93,16 @@ def _parts(reply: Reply[Any], status: JobStatus, reader: ContentsReader) -> list
     if status.last_part is None:
         return []
     found: list[PartView] = []
-    first = max(status.last_part - MOST_PARTS + 1, 0)
     try:
-        for part in reply.parts(start=first, timeout=PARTS_SECONDS):
-            found.append(PartView(part.index, part.delivery, reader.of_body(part.value)))
-            if part.index >= status.last_part:
-                break
+        _add_parts(found, reply, status.last_part, reader)
     except (ReplyError, SerializationError):
         pass  # no more are there
     return found
+
+
+def _add_parts(found: list[PartView], reply: Reply[Any], last: int, reader: ContentsReader) -> None:
+    first = max(last - MOST_PARTS + 1, 0)
+    for part in reply.parts(start=first, timeout=PARTS_SECONDS):
+        found.append(PartView(part.index, part.delivery, reader.of_body(part.value)))
+        if part.index >= last:
+            return

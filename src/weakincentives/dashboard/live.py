@@ -37,12 +37,16 @@ class Announcer:
         news = asyncio.Event()
         self._readers[news] = asyncio.get_running_loop()
         try:
-            while not self._closed:
-                yield self._event()
-                await news.wait()
-                news.clear()
+            async for event in self._rounds(news):
+                yield event
         finally:
             del self._readers[news]
+
+    async def _rounds(self, news: asyncio.Event) -> AsyncIterator[str]:
+        while not self._closed:
+            yield self._event()
+            await news.wait()
+            news.clear()
 
     def _event(self) -> str:
         state = self._survey.state

@@ -7,7 +7,7 @@ from typing import Any
 
 from .history import FINE, History
 from .sparkline import sparkline
-from .survey import QueueReading, Survey
+from .survey import Survey, SurveyReading
 from .trouble import Severity
 
 __all__ = ["OverviewPage", "QueueRow", "overview"]
@@ -57,22 +57,22 @@ class OverviewPage:
     left_out: int
 
 
-def _by_trouble(reading: QueueReading) -> tuple[Any, ...]:
+def _by_trouble(reading: SurveyReading) -> tuple[Any, ...]:
     stats = reading.stats
     waiting = 0 if stats is None else stats.pending
     return (-reading.trend.severity, -(waiting > 0), -_oldest(reading), -waiting, reading.name)
 
 
-def _oldest(reading: QueueReading) -> float:
+def _oldest(reading: SurveyReading) -> float:
     stats = reading.stats
     return 0.0 if stats is None else stats.oldest_age_seconds or 0.0
 
 
-def _pending(reading: QueueReading) -> int:
+def _pending(reading: SurveyReading) -> int:
     return 0 if reading.stats is None else reading.stats.pending
 
 
-SORTS: dict[str, Callable[[QueueReading], Any]] = {
+SORTS: dict[str, Callable[[SurveyReading], Any]] = {
     "trouble": _by_trouble,
     "name": lambda reading: reading.name,
     "pending": lambda reading: (-_pending(reading), reading.name),
@@ -110,7 +110,7 @@ def overview(
     )
 
 
-def _row(reading: QueueReading, history: History) -> QueueRow:
+def _row(reading: SurveyReading, history: History) -> QueueRow:
     stats, trend, now = reading.stats, reading.trend, time.time()
     samples = history.read(reading.name, FINE.keep)
     return QueueRow(

@@ -11,7 +11,9 @@ from .backend_calls import BackendCalls
 from .config import DashboardConfig
 from .contents import ContentsReader
 from .history import History
+from .letters import LetterScans
 from .live import Announcer
+from .passes import RunningPasses
 from .rendering import Renderer
 from .survey import Survey
 
@@ -30,6 +32,8 @@ class DashboardParts:
     renderer: Renderer
     reader: ContentsReader
     calls: BackendCalls
+    scans: LetterScans
+    passes: RunningPasses
     audit: Audit
 
 

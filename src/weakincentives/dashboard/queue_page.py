@@ -1,7 +1,6 @@
 """The page of one queue: its counts over time, and the messages that wait in it."""
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +9,18 @@ from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.message import as_datetime
 from weakincentives.runtime.mailbox.queue_names import is_name
 from weakincentives.runtime.mailbox.seam.backend import Backend
-from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.store import Seen
 
 from .contents import Contents, ContentsReader, readable_envelope
 from .formatting import time_text
 from .history import History
-from .search import Found, search
+from .search import Bounds, Found, message_terms, search
 from .survey import Survey
 
 __all__ = ["MessageView", "QueuePage", "queue_page"]
 
 SPANS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
 PAGE_SIZE = 20
-MOST_OFFSET = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +97,11 @@ def queue_page(
     span = span if span in SPANS else "hour"
     stats = mailbox.stats() if reading is None else reading.stats
     can_peek = isinstance(mailbox, StoreMailbox) and mailbox.capabilities.peeks
-    found = Found((), 0, None)
+    found: Found[Seen] = Found((), 0, None)
     if can_peek:
-        found = search(
-            _pages_of(mailbox), find, reader, mailbox, start=min(start, MOST_OFFSET), most=PAGE_SIZE
-        )
+        wanted = message_terms(find, reader, mailbox)
+        bounds = Bounds(PAGE_SIZE) if find.strip() else Bounds(PAGE_SIZE, PAGE_SIZE)
+        found = search(mailbox, wanted, start=start, bounds=bounds)
     trend = None if reading is None else reading.trend
     whole = len(found.messages) == 1
     return QueuePage(
@@ -133,10 +130,6 @@ def queue_page(
     )
 
 
-def _pages_of(mailbox: StoreMailbox[Any, Any]) -> Callable[[int, int], Sequence[Seen]]:
-    return lambda limit, offset: run(lambda: mailbox.store.peek(limit, offset))
-
-
 def _message(
     mailbox: StoreMailbox[Any, Any], reader: ContentsReader, place: int, seen: Seen, whole: bool
 ) -> MessageView:
@@ -156,7 +149,7 @@ def _message(
         delivery_count=seen.delivery_count,
         nack_count=seen.nack_count,
         type=None if envelope is None else envelope.type,
-        attributes={} if envelope is None else reader.attributes(envelope),
+        attributes={} if envelope is None else reader.attributes(envelope.attributes),
         reply_to=reply_to if reply_to is None or isinstance(reply_to, str) else reply_to.name,
         reply_id=None if envelope is None else envelope.reply_id,
         contents=contents,

@@ -5,29 +5,39 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from weakincentives.runtime.mailbox import InvalidParameterError
-from weakincentives.runtime.mailbox.envelope import Envelope
+from weakincentives.runtime.dead_letters.filters import letter_filter, message_filter
+from weakincentives.runtime.dead_letters.find import FoundLetter
+from weakincentives.runtime.mailbox import InvalidParameterError, Peeked
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.store import Seen
 
 from .contents import ContentsReader, readable_envelope
 
-__all__ = ["Found", "SearchTerms", "search"]
+__all__ = ["Bounds", "Found", "letter_terms", "message_terms", "search"]
 
-MOST_LOOKED = 5_000
-MOST_SECONDS = 1.0
-PAGE = 200
 LONGEST_SEARCH = 500
-TERM = re.compile(r"(?P<key>id|type|attributes\.[^:=]+|body(?:\.[^:=]+)?)[:=](?P<value>.*)", re.S)
-MISSING: Any = object()
+PAGE = 200
+TERM = re.compile(r"([a-z]+(?:\.[^:=]+)?)[:=](.*)", re.DOTALL)
+
+F = TypeVar("F")
+Readable = Callable[[Any], tuple[Any, Mapping[str, str]]]
 
 
-class Found(NamedTuple):
+class Bounds(NamedTuple):
+    """How far one search may go."""
+
+    found: int
+    looked: int = 5_000
+    seconds: float = 1.0
+
+
+class Found(NamedTuple, Generic[F]):
     """What one bounded search has found."""
 
-    messages: Sequence[tuple[int, Seen]]
+    messages: Sequence[tuple[int, F]]
     """Each with its place in the queue."""
     looked: int
     """How many messages it has looked at."""
@@ -35,122 +45,102 @@ class Found(NamedTuple):
     """Where the next search goes on; None if it has seen all."""
 
 
-class Searchable(NamedTuple):
-    """What of a message can be searched."""
-
-    id: str
-    type: str | None
-    attributes: Mapping[str, str]
-    body: Any
-
-
-Test = Callable[[Searchable], bool]
-
-
-class SearchTerms:
-    """What was typed into the field: every term must match.
-
-    ``id:X``, ``type:X``, ``attributes.NAME:VALUE``, ``body.path.to:VALUE``, or a word that is the
-    id or occurs in the body. Values with spaces are quoted.
-    """
-
-    def __init__(self, text: str) -> None:
-        if len(text) > LONGEST_SEARCH:
-            raise InvalidParameterError(f"a search has at most {LONGEST_SEARCH} characters")
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            raise InvalidParameterError(f"the search cannot be read: {error}") from error
-        self._tests = [_test(word) for word in words]
-
-    def __bool__(self) -> bool:
-        """Whether anything is searched for."""
-        return bool(self._tests)
-
-    def match(self, message: Searchable) -> bool:
-        """Return whether a message is what was searched for."""
-        return all(test(message) for test in self._tests)
-
-
 def search(
-    page: Callable[[int, int], Sequence[Seen]],
-    find: str,
-    reader: ContentsReader,
     mailbox: StoreMailbox[Any, Any],
+    wanted: Callable[[Seen], F | None],
     *,
     start: int,
-    most: int,
-) -> Found:
-    """Look from ``start`` on until ``most`` were found, or long enough."""
-    terms = SearchTerms(find)
-    until = time.monotonic() + MOST_SECONDS
-    messages: list[tuple[int, Seen]] = []
+    bounds: Bounds,
+) -> Found[F]:
+    """Look at messages from ``start`` on, and keep what ``wanted`` returns for them."""
+    until = time.monotonic() + bounds.seconds
+    found: list[tuple[int, F]] = []
     looked = 0
-    while looked < MOST_LOOKED and time.monotonic() < until:
-        asked = PAGE if terms else most
-        seen = page(asked, start + looked)
-        for one in seen:
+    while looked < bounds.looked and time.monotonic() < until:
+        page = _page(mailbox, min(PAGE, bounds.looked - looked), start + looked)
+        for seen in page:
             looked += 1
-            if not terms or terms.match(searchable(one, reader, mailbox)):
-                messages.append((start + looked - 1, one))
-                if len(messages) >= most:
-                    return Found(messages, looked, start + looked)
-        if not seen or (len(seen) < asked and not terms):
-            return Found(messages, looked, None)
-    return Found(messages, looked, start + looked)
+            one = wanted(seen)
+            if one is not None:
+                found.append((start + looked - 1, one))
+                if len(found) >= bounds.found:
+                    return Found(found, looked, start + looked)
+        if not page:
+            return Found(found, looked, None)
+    return Found(found, looked, start + looked)
 
 
-def searchable(seen: Seen, reader: ContentsReader, mailbox: StoreMailbox[Any, Any]) -> Searchable:
-    """Return what may be searched of a message."""
-    envelope = readable_envelope(mailbox._sealer.open, seen.payload)
-    if envelope is None:
-        return Searchable(seen.id, None, {}, None)
-    return Searchable(seen.id, envelope.type, reader.attributes(envelope), _body(envelope, reader))
+def _page(mailbox: StoreMailbox[Any, Any], limit: int, offset: int) -> Sequence[Seen]:
+    return run(lambda: mailbox.store.peek(limit, offset))
 
 
-def _body(envelope: Envelope, reader: ContentsReader) -> Any:
+def message_terms(
+    text: str, reader: ContentsReader, mailbox: StoreMailbox[Any, Any]
+) -> Callable[[Seen], Seen | None]:
+    """Return what finds the messages that match what was typed."""
+
+    def read(message: Peeked[Any]) -> tuple[Any, Mapping[str, str]]:
+        envelope = readable_envelope(mailbox._sealer.open, message.payload)
+        if envelope is None:
+            return None, {}
+        return reader.value(envelope.body), reader.attributes(envelope.attributes)
+
+    words, filters = _parsed(text)
+    is_chosen = message_filter(filters, read)
+    has_words = _word_test(words, read)
+
+    def wanted(seen: Seen) -> Seen | None:
+        message = Peeked(mailbox, seen)
+        return seen if is_chosen(message) and has_words(message, [seen.id]) else None
+
+    return wanted
+
+
+def letter_terms(text: str, reader: ContentsReader) -> Callable[[FoundLetter], bool]:
+    """Return what tells whether a dead letter matches what was typed."""
+
+    def read(found: FoundLetter) -> tuple[Any, Mapping[str, str]]:
+        letter = found.letter
+        return reader.value(letter.body), reader.attributes(letter.attributes)
+
+    words, filters = _parsed(text)
+    is_chosen = letter_filter(filters, read)
+    has_words = _word_test(words, read)
+
+    def wanted(found: FoundLetter) -> bool:
+        letter = found.letter
+        texts = [found.id, letter.message_id, letter.last_error, letter.last_error_type]
+        return is_chosen(found) and has_words(found, texts)
+
+    return wanted
+
+
+def _parsed(text: str) -> tuple[list[str], list[str]]:
+    """Return the single words and the filters in what was typed."""
+    if len(text) > LONGEST_SEARCH:
+        raise InvalidParameterError(f"a search has at most {LONGEST_SEARCH} characters")
     try:
-        return reader.value(envelope.body)
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-def _test(word: str) -> Test:
-    match = TERM.fullmatch(word)
-    if match is None:
-        folded = word.casefold()
-        return lambda one: one.id == word or folded in _text(one.body).casefold()
-    key, value = match["key"], match["value"]
-    if key == "id":
-        return lambda one: one.id == value
-    if key == "type":
-        return lambda one: one.type == value
-    root, _, path = key.partition(".")
-    if root == "attributes":
-        return lambda one: one.attributes.get(path) == value
-    steps = path.split(".") if path else []
-    return lambda one: _is_value(_at(one.body, steps), value)
-
-
-def _at(value: Any, steps: Sequence[str]) -> Any:
-    for step in steps:
-        if isinstance(value, dict):
-            value = value.get(step, MISSING)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
+        terms = shlex.split(text)
+    except ValueError as error:
+        raise InvalidParameterError(f"the search cannot be read: {error}") from error
+    words, filters = [], []
+    for term in terms:
+        match = TERM.fullmatch(term)
+        if match is None:
+            words.append(term.casefold())
         else:
-            return MISSING
-    return value
+            filters.append(f"{match[1]}={match[2]}")
+    return words, filters
 
 
-def _is_value(found: Any, text: str) -> bool:
-    if isinstance(found, str):
-        return found == text
-    try:
-        return bool(found == json.loads(text))
-    except (ValueError, RecursionError):
-        return False
+def _word_test(words: Sequence[str], read: Readable) -> Callable[[Any, Sequence[str]], bool]:
+    """Return what tells whether every word is in one of the texts, or in the body."""
 
+    def test(one: Any, texts: Sequence[str]) -> bool:
+        if not words:
+            return True
+        body = json.dumps(read(one)[0], ensure_ascii=False, default=str)
+        searched = [text.casefold() for text in (*texts, body)]
+        return all(any(word in text for text in searched) for word in words)
 
-def _text(body: Any) -> str:
-    return json.dumps(body, ensure_ascii=False, default=str)
+    return test

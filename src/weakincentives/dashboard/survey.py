@@ -18,7 +18,7 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 from .history import Counts, History
 from .trouble import Look, QueueTrend, trend_of
 
-__all__ = ["QueueReading", "Survey", "SurveyState"]
+__all__ = ["Survey", "SurveyReading", "SurveyState"]
 
 logger = get_logger(__name__)
 
@@ -35,7 +35,7 @@ NO_TREND = trend_of(())
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReading:
+class SurveyReading:
     """What is known of a queue."""
 
     name: str
@@ -116,12 +116,12 @@ class Survey:
         """How the survey itself is doing."""
         return self._state
 
-    def readings(self) -> list[QueueReading]:
+    def readings(self) -> list[SurveyReading]:
         """Return what is known of each queue."""
         now = self._clock()
         return [_reading(name, queue, now) for name, queue in self._queues.items()]
 
-    def reading(self, name: str) -> QueueReading | None:
+    def reading(self, name: str) -> SurveyReading | None:
         """Return what is known of one queue, and count it in the next round."""
         queue = self._queues.get(name)
         if queue is None:
@@ -246,9 +246,9 @@ def _holds_letters(mailbox: Mailbox[Any, Any]) -> bool:
         return False
 
 
-def _reading(name: str, queue: SurveyedQueue, now: float) -> QueueReading:
+def _reading(name: str, queue: SurveyedQueue, now: float) -> SurveyReading:
     looks = queue.looks
-    return QueueReading(
+    return SurveyReading(
         name=name,
         stats=looks[-1].stats if looks else None,
         age_seconds=now - looks[-1].at if looks else float("inf"),

@@ -189,13 +189,18 @@ function draw() {
     const [at, pending, inFlight, delayed] = JSON.parse(place.dataset.chart);
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
+    const short = at[at.length - 1] - at[0] < 600;
+    const days = at[at.length - 1] - at[0] > 90000;
+    const utc = (second) => new Date(second * 1000).toISOString();
+    const times = (plot, seconds) => seconds.map((one) => days ? utc(one).slice(5, 16).replace("T", " ") : utc(one).slice(11, short ? 19 : 16));
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const step = uPlot.paths.stepped({ align: 1 });
     const series = (label, stroke, fill) => ({ label, stroke, fill, width: 1.5, paths: step, points: { show: false } });
     new uPlot({
       width: place.clientWidth, height: 190, cursor: { y: false },
       scales: { y: { range: (plot, low, high) => [0, Math.max(high, 1)] } },
-      axes: [axis, { ...axis, size: 60 }],
+      legend: { live: false },
+      axes: [{ ...axis, values: times, space: 90 }, { ...axis, size: 60 }],
       series: [
         {},
         series("pending", colour("--accent"), colour("--accent-fill")),
