@@ -16,7 +16,7 @@ from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from .history import Counts, History
-from .trouble import Look, QueueTrend, trend_of
+from .trouble import Look, QueueVerdict, trend_of
 
 __all__ = ["Survey", "SurveyReading", "SurveyState"]
 
@@ -45,7 +45,7 @@ class SurveyReading:
     """How long ago that was."""
     error: str | None
     has_letters: bool
-    trend: QueueTrend
+    trend: QueueVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SurveyedQueue:
 
     mailbox: Mailbox[Any, Any] | None = None
     looks: tuple[Look, ...] = ()
-    trend: QueueTrend = NO_TREND
+    trend: QueueVerdict = NO_TREND
     error: str | None = None
     has_letters: bool | None = None
     """None: not known, because it has never held anything."""

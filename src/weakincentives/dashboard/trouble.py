@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weakincentives.runtime.mailbox import MailboxStats
 
-__all__ = ["Badge", "Look", "QueueTrend", "Severity", "trend_of"]
+__all__ = ["Badge", "Look", "QueueVerdict", "Severity", "trend_of"]
 
 RATE_SECONDS = 30.0
 """Over how many seconds a rate is measured."""
@@ -56,7 +56,7 @@ SEVERITIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTrend:
+class QueueVerdict:
     """Where a queue is heading."""
 
     change: float | None
@@ -75,7 +75,7 @@ class QueueTrend:
 
 def trend_of(
     looks: Sequence[Look], *, has_letters: bool = False, is_reachable: bool = True
-) -> QueueTrend:
+) -> QueueVerdict:
     """Return what follows from the looks of the last minutes, oldest first."""
     change = _change(looks)
     stats = looks[-1].stats if looks else None
@@ -94,7 +94,7 @@ def trend_of(
         badges.append(Badge.UNREADABLE)
     if change is not None and change > 0 and _is_growing(looks):
         badges.append(Badge.GROWING)
-    return QueueTrend(change, drain, stuck, tuple(badges))
+    return QueueVerdict(change, drain, stuck, tuple(badges))
 
 
 def _waiting(look: Look) -> int:
