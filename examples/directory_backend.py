@@ -47,6 +47,8 @@ class DirectoryStore:
         remembers_sequels=False,
         uncounted_releases=False,
         cancels=False,
+        lists_workers=False,
+        pauses=False,
         peeks=False,
     )
     look_interval = 1.0

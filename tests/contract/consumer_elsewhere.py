@@ -68,6 +68,8 @@ class RemoteStore:
         self.put = local.put
         self.peek = local.peek
         self.cancel = local.cancel
+        self.worker_table = local.worker_table
+        self.pause_table = local.pause_table
         self.close = local.close
 
     async def lease(

@@ -51,7 +51,8 @@ class AwaitedStore:
         self.inner = InMemoryStore(name, **options)
         self.name = name
         self.bell = self.inner.bell
-        self.limits, self.capabilities = self.inner.limits, self.inner.capabilities
+        self.limits = self.inner.limits
+        self.capabilities = replace(self.inner.capabilities, lists_workers=False, pauses=False)
         self.clock, self.look_interval = self.inner.clock, self.inner.look_interval
 
     async def put(self, messages: Sequence[Outgoing]) -> None:
@@ -133,6 +134,8 @@ class FrugalStore(InMemoryStore):
         uncounted_releases=False,
         delays=False,
         cancels=False,
+        lists_workers=False,
+        pauses=False,
         peeks=False,
         exact_counts=False,
     )

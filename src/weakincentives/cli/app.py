@@ -11,7 +11,7 @@ from weakincentives.error_text import one_line, place_of
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-from . import dashboard, dlq, doctor, evals, jobs, move, queues, tail, top, worker
+from . import dashboard, dlq, doctor, evals, jobs, move, pausing, queues, tail, top, worker, workers
 from .output import ReaderGoneError, fail, flush_output, prepare_output, print_line, unwritten
 
 __all__ = ["app", "run"]
@@ -27,7 +27,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, queues, top, tail, jobs, dlq, move, doctor, worker, dashboard, evals):
+for room in (
+    demo,
+    queues,
+    top,
+    tail,
+    jobs,
+    dlq,
+    move,
+    doctor,
+    worker,
+    dashboard,
+    pausing,
+    workers,
+    evals,
+):
     room.register(app)
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,9 @@ from weakincentives.runtime.mailbox import (
     MailboxStats,
     Message,
     Peeked,
+    QueuePause,
     SerializationError,
+    UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
@@ -73,7 +76,7 @@ def register(app: typer.Typer) -> None:
 def queues(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """List the queues, and count the messages in each."""
     with connect_existing(url) as backend:
-        names = backend.queues()
+        names = sorted({*backend.queues(), *_pauses(backend)})
         if not names and not as_json:
             output.print_line("There are no queues here yet.")
             return
@@ -290,8 +293,10 @@ def _stats_of(backend: Backend, names: list[str]) -> Iterator[tuple[str, Mailbox
 
 def _show_stats(backend: Backend, names: list[str], as_json: bool) -> None:
     if as_json:
+        pauses = _pauses(backend)
         for name, counted in _stats_of(backend, names):
-            output.print_json({"queue": name, **stats_facts(counted)})
+            paused = {"paused": _pause_facts(pauses[name])} if name in pauses else {}
+            output.print_json({"queue": name, **stats_facts(counted), **paused})
     else:
         tables.show(_stats_table(backend, names))
 
@@ -308,14 +313,39 @@ def stats_facts(counted: MailboxStats) -> dict[str, Any]:
 
 
 def _stats_table(backend: Backend, names: list[str]) -> Table:
+    pauses = _pauses(backend)
     rows = [
-        (name, each.pending, each.in_flight, each.delayed, _age(each), each.unreadable)
+        (
+            *(name, each.pending, each.in_flight, each.delayed, _age(each), each.unreadable),
+            _pause_text(pauses.get(name)),
+        )
         for name, each in _stats_of(backend, names)
     ]
-    columns = ("queue", "pending", "in flight", "delayed", "oldest", "unreadable")
-    # Records are rarely set aside, so the column is shown only if a queue has some.
-    shown = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    return tables.table("Queues", columns[:shown], (row[:shown] for row in rows))
+    columns = ("queue", "pending", "in flight", "delayed", "oldest", "unreadable", "paused")
+    # Records are rarely set aside, and queues rarely paused, so those columns are shown only if
+    # there is something to show.
+    shown = [at for at in range(len(columns)) if at < 5 or any(row[at] for row in rows)]
+    return tables.table(
+        "Queues", (columns[at] for at in shown), ([row[at] for at in shown] for row in rows)
+    )
+
+
+def _pauses(backend: Backend) -> dict[str, QueuePause]:
+    try:
+        return {pause.queue: pause for pause in backend.paused()}
+    except UnsupportedOperationError:
+        return {}
+
+
+def _pause_text(pause: QueuePause | None) -> str:
+    if pause is None:
+        return ""
+    since = output.duration((datetime.now(UTC) - pause.paused_at).total_seconds())
+    return f"for {since} by {pause.by}" + (f": {pause.because}" if pause.because else "")
+
+
+def _pause_facts(pause: QueuePause) -> dict[str, Any]:
+    return {"at": pause.paused_at.isoformat(), "by": pause.by, "because": pause.because}
 
 
 def _age(counted: MailboxStats) -> str:

@@ -24,6 +24,8 @@ LEVELS: dict[type, int] = {
     of_mailboxes.MessagesDropped: logging.WARNING,
     of_mailboxes.MessagesSetAside: logging.WARNING,
     of_mailboxes.MessagesPurged: logging.INFO,
+    of_mailboxes.QueuePaused: logging.WARNING,
+    of_mailboxes.QueueResumed: logging.INFO,
     of_loops.JobAbandoned: logging.WARNING,
     of_loops.JobFailed: logging.INFO,
     of_loops.JobPutOff: logging.INFO,

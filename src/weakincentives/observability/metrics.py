@@ -71,6 +71,9 @@ METRICS = (
         ("mailbox", "state"),
     ),
     Metric("wink_queue_oldest_age_seconds", "gauge", "Age of the oldest pending message, else 0"),
+    Metric("wink_queue_paused", "gauge", "1 if the queue is paused, else 0"),
+    Metric("wink_queue_pauses", "counter", "Times that this process has paused the queue"),
+    Metric("wink_queue_resumes", "counter", "Times that this process has resumed the queue"),
     Metric("wink_queue_up", "gauge", "1 if the queue could be counted a moment ago, else 0"),
     Metric(
         *("wink_backlog_seconds", "gauge"),

@@ -115,6 +115,7 @@ class PrometheusMetrics:
                 found["wink_queue_messages"].append(((name, state), getattr(stats, state)))
             age = stats.oldest_age_seconds or 0.0
             found["wink_queue_oldest_age_seconds"].append(((name,), age))
+            found["wink_queue_paused"].append(((name,), float(stats.paused)))
             jobs = self._jobs.get(name)
             if jobs is not None and jobs.mean_seconds is not None:
                 work = stats.pending * jobs.mean_seconds
@@ -155,6 +156,8 @@ class PrometheusMetrics:
             mailboxes.MessagesDropped: self._removed("wink_messages_dropped"),
             mailboxes.MessagesPurged: self._removed("wink_messages_purged"),
             mailboxes.MessagesSetAside: number_of("wink_messages_set_aside"),
+            mailboxes.QueuePaused: one("wink_queue_pauses"),
+            mailboxes.QueueResumed: one("wink_queue_resumes"),
             loops.MailboxUnreachable: one("wink_receive_failures"),
             loops.JobStarted: self._started,
             loops.JobFinished: self._finished,

@@ -14,6 +14,7 @@ from testkit.threads import started_since, threads_now
 from testkit.waiting import eventually
 from weakincentives.contrib.mailbox.contract.driver import Driver, Face, Proxy, background
 from weakincentives.contrib.mailbox.redis import RedisMailbox
+from weakincentives.runtime.mailbox.testing import driven
 
 Box = RedisMailbox[Any, Any]
 
@@ -283,3 +284,24 @@ def test_an_async_mailbox_starts_no_thread(server: Standalone) -> None:
 
     before = threads_now()
     assert asyncio.run(scenario()) == set()
+
+
+def test_a_queue_that_can_be_paused_costs_no_round_trip(warm: Box, server: Standalone) -> None:
+    """Whether it is paused is one key that the lease step itself looks for."""
+    for _ in range(LIVES):
+        warm.send(BODY)
+    server.command("CONFIG", "RESETSTAT")
+    for _ in range(LIVES):
+        assert warm.receive()
+    found = calls(server)
+    assert round_trips(found) == LIVES
+    assert found["exists"] == LIVES
+
+
+def test_a_worker_is_listed_with_one_command(warm: Box, server: Standalone) -> None:
+    table = warm.store.worker_table  # type: ignore[attr-defined]
+    driven(table.write("me", b"{}", 60))
+    server.command("CONFIG", "RESETSTAT")
+    for _ in range(10):
+        driven(table.write("me", b"{}", 60))
+    assert round_trips(calls(server)) == 10

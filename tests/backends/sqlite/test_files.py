@@ -90,7 +90,7 @@ def test_a_newer_file_is_not_opened(path: Path) -> None:
     newer.pragma("user_version", 99)
     newer.close()
     before = path.read_bytes()
-    assert "schema 99, this one supports up to 3); upgrade" in refusal(path)
+    assert "schema 99, this one supports up to 4); upgrade" in refusal(path)
     assert path.read_bytes() == before
 
 

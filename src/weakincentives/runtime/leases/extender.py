@@ -131,6 +131,10 @@ class Lease:
         deadline = self.message._lease_deadline if self.batchable else self._deadline
         return deadline - self._clock.monotonic()
 
+    def held_seconds(self) -> float:
+        """Return the number of seconds since the message was received."""
+        return self._clock.monotonic() - self._since
+
     def raise_if_lost(self) -> None:
         """Raise `LeaseLostError` if the lease is over, so that useless work stops."""
         if self.lost:

@@ -40,7 +40,9 @@ from .errors import (
 )
 from .limits import Limits
 from .message import Message, Peeked
+from .pauses import QueuePause
 from .resolver import CompositeResolver, MailboxFactory, MailboxResolver, RegistryResolver
+from .workers import HeldMessage, LoopInfo, WorkerInfo
 
 if TYPE_CHECKING:
     from .testing import CollectingMailbox as CollectingMailbox
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Capabilities",
     "CompositeResolver",
+    "HeldMessage",
     "InMemoryMailbox",
     "InMemoryMailboxFactory",
     "InMemoryReplyStore",
@@ -58,6 +61,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "Limits",
+    "LoopInfo",
     "Mailbox",
     "MailboxClosedError",
     "MailboxConnectionError",
@@ -73,6 +77,7 @@ __all__ = [
     "Part",
     "PayloadTooLargeError",
     "Peeked",
+    "QueuePause",
     "ReceiptHandleExpiredError",
     "ReentrantStepError",
     "RegistryResolver",
@@ -92,6 +97,7 @@ __all__ = [
     "SerializationError",
     "UnsupportedOperationError",
     "WinkError",
+    "WorkerInfo",
     "as_completed",
     "as_completed_async",
 ]

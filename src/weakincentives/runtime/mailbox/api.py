@@ -31,6 +31,8 @@ class MailboxStats:
     """How long the oldest pending message has been in the queue; None if none is pending."""
     unreadable: int = 0
     """Records that were set aside because they cannot be leased; not counted in ``total``."""
+    paused: bool = False
+    """Whether the queue is paused, so that nothing is received from it."""
 
     @property
     def total(self) -> int:

@@ -29,6 +29,10 @@ class Capabilities:
     """A single message may be delayed."""
     cancels: bool = True
     """A single message can be cancelled: ``mailbox.cancel(message_id)``."""
+    lists_workers: bool = True
+    """``backend.workers()`` lists the processes that serve the queues."""
+    pauses: bool = True
+    """A queue can be paused for all consumers: ``backend.pause(name)``."""
     peeks: bool = True
     """``peek()`` and leasing by id work."""
     exact_counts: bool = True

@@ -22,6 +22,8 @@ __all__ = [
     "MessagesDropped",
     "MessagesPurged",
     "MessagesSetAside",
+    "QueuePaused",
+    "QueueResumed",
     "SendFailed",
 ]
 
@@ -150,3 +152,18 @@ class MessagesSetAside(MailboxEvent):
     """Records that cannot be leased were moved out of the queue."""
 
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused(MailboxEvent):
+    """The queue was paused here: nothing is received from it until it is resumed."""
+
+    by: str
+    because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed(MailboxEvent):
+    """The queue was resumed here."""
+
+    by: str

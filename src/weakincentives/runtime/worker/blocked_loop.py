@@ -31,6 +31,13 @@ class WatchedLoop:
         self._asked_at: float | None = None
         self._looked_at = time.monotonic()
         self._is_reported = False
+        self._lag = 0.0
+
+    @property
+    def lag(self) -> float:
+        """How many seconds the loop took for its last sign of life, or has taken so far."""
+        asked = self._asked_at
+        return self._lag if asked is None else max(self._lag, time.monotonic() - asked)
 
     def look(self) -> None:
         """Ask the loop, or report it if it has not answered for too long."""
@@ -45,8 +52,9 @@ class WatchedLoop:
 
     def _answer(self) -> None:
         asked, self._asked_at = self._asked_at, None
+        seconds = 0.0 if asked is None else time.monotonic() - asked
+        self._lag = seconds
         if self._is_reported and asked is not None:
-            seconds = time.monotonic() - asked
             logger.warning(
                 "%s: the event loop runs again; it was blocked for %.1f s",
                 self._name,

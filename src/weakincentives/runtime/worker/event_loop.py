@@ -1,40 +1,30 @@
 """Runs the jobs of an async handler as tasks of one event loop."""
 
 import asyncio
-import os
-import sys
 import threading
-import time
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from weakincentives.error_text import error_type
 from weakincentives.logs import get_logger
-from weakincentives.runtime.events import JobFinished, JobStarted, MailboxUnreachable
-from weakincentives.runtime.leases.extender import CURRENT
-from weakincentives.runtime.mailbox import InvalidParameterError, UnsupportedOperationError
 from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.seam.driver import start_unlisted
 from weakincentives.runtime.mailbox.seam.step_threads import hop
 from weakincentives.runtime.mailbox.seam.waiting import RETRIES, Retries, call_soon
 
 from . import decide
-from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, UNANSWERED, Attempt
+from .attempt import ACKNOWLEDGED, UNANSWERED, Attempt
 from .awaited_inbox import LoopInbox
-from .backoff import transport_pause
-from .blocked_loop import LOOP_WATCH
-from .decide import RUN, Outcome
-from .errors import CURRENT_JOB
-from .interrupts import is_from_outside
-from .job import AsyncJob
+from .blocked_loop import LOOP_WATCH, WatchedLoop
+from .decide import RUN
+from .handler_tasks import HandlerTasks
+from .mailbox_faults import MISUSE, MailboxFaults
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds, forget
 from .run import RunInProgress, Shared
-from .shortage import is_shortage
-from .time_limits import FINALLY_SECONDS, LOOK_AGAIN_SECONDS, TaskLimit
+from .suspects import CROWDED_SECONDS, PUT_OFF_SECONDS, Suspects
+from .time_limits import FINALLY_SECONDS
 
 __all__ = ["FINALLY_SECONDS", "WorkerLoop"]
 
@@ -50,22 +40,6 @@ MOST_UNSETTLED = 100
 """When this many jobs have finished, they are acknowledged without waiting for others."""
 IDLE_SECONDS = 0.5
 """The longest pause between two looks, even if nothing has happened."""
-NOTICED_AFTER_SECONDS = 0.5
-"""How long a fault must last before the worker reports it, while the backend still retries."""
-PUT_OFF_SECONDS = 60.0
-"""How long to put off a message that must run alone, if another one is taking very long."""
-SUSPECT_SECONDS = 2.0
-"""How long to put off a suspect message while enough other suspects are running."""
-
-# Errors of the caller, which a retry would not cure.
-MISUSE = (InvalidParameterError, UnsupportedOperationError)
-
-
-class Ended(NamedTuple):
-    """How a handler ended: what it returned or raised."""
-
-    value: Any
-    error: BaseException | None = None
 
 
 class WorkerLoop:
@@ -86,14 +60,12 @@ class WorkerLoop:
         self._looking = shared.heartbeat.looking(run_in_progress.wait)
         self._places = places
         self._at_work: dict[Attempt, asyncio.Task[None]] = {}
-        self._handlers: dict[Attempt, asyncio.Task[Ended]] = {}
-        """Separate tasks, so that cancelling one cancels the job but not its settlement."""
         self._answers: dict[Attempt, Carried] = {}
         """Answers that are sent in the step that acknowledges attempts in `finished`."""
-        self._suspects: dict[Attempt, int] = {}
-        """Attempts at work that may have killed earlier workers, and how many died."""
-        self._cut_off: set[Attempt] = set()
-        """Attempts cancelled at the deadline of a shutdown; given back unless they end in time."""
+        self._handlers = HandlerTasks(
+            shared, run_in_progress, self._is_cancelled, self._fail_overdue
+        )
+        self._suspects = Suspects(shared, places)
         self._overdue: set[asyncio.Task[None]] = set()
         """Tasks that settle jobs which failed at their time limit but still run."""
         self.finished: list[Attempt] = []
@@ -104,13 +76,14 @@ class WorkerLoop:
         self._is_urgent = False
         """Whether a caller waits for the answer of an attempt in `finished`."""
         self._ids = RememberedIds()
-        self._failures = 0
+        self._faults = MailboxFaults(shared)
         self._is_exhausted = False
         self._exit: BaseException | None = None
         self._is_inherited = False
         self._receiving: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._serving: asyncio.Task[Any] | None = None
+        self._watched: WatchedLoop | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._context = copy_context()
@@ -133,6 +106,14 @@ class WorkerLoop:
         """Return the attempts whose leases this holds."""
         return [*self._being_settled, *self.finished, *self._at_work]
 
+    def serves(self, run_in_progress: RunInProgress) -> bool:
+        """Return whether this is part of a run, in this process."""
+        return self._run is run_in_progress and not self._is_inherited
+
+    def lag(self) -> float | None:
+        """Return how late the event loop was lately; None if that is not known."""
+        return None if self._watched is None else self._watched.lag
+
     def disown(self) -> None:
         """In a forked child: leave all attempts to the parent."""
         self._is_inherited = True
@@ -152,7 +133,7 @@ class WorkerLoop:
         ends them at once.
         """
         self._serving = asyncio.current_task()
-        watched = LOOP_WATCH.watch(self._inbox.name)
+        watched = self._watched = LOOP_WATCH.watch(self._inbox.name)
         try:
             self._shared.loops[self] = threading.get_ident()
             QUARANTINE.join(self)
@@ -270,18 +251,8 @@ class WorkerLoop:
 
         It should give up if the worker is stopping and has nothing left to settle, or no more time.
         """
-        if seconds >= NOTICED_AFTER_SECONDS and not self._failures:
-            self._failures = 1
-            self._heartbeat.missed(error)
-            self._tell_unreachable(error, 0.0)
+        self._faults.notice(error, seconds)
         return self._stop.is_set() and (self._stop.is_late() or not self.finished)
-
-    def _fault_is_over(self) -> None:
-        """Record that the mailbox can be reached again, while the receive is still waiting."""
-        if self._failures:
-            self._failures = 0
-            self._heartbeat.looked()
-            self._shared.outage.over()
 
     async def _pause_after(self, error: Exception, done: list[Attempt]) -> None:
         """Keep the attempts for a later step, report the fault, and pause."""
@@ -289,22 +260,13 @@ class WorkerLoop:
             attempt.in_doubt = True
             self._being_settled.pop(attempt, None)
         self.finished[:0] = done
-        if is_shortage(error):
-            self._shared.shortage.met(error)
-        self._failures += 1
-        pause = transport_pause(self._failures)
-        self._tell_unreachable(error, pause)
-        await self._stop.wait_async(pause)
-
-    def _tell_unreachable(self, error: Exception, pause: float) -> None:
-        self._shared.outage.met(error)
-        self._executor.publish(MailboxUnreachable, error_type(error), pause)
+        await self._stop.wait_async(self._faults.pause_after(error))
 
     # --- receiving and settling ------------------------------------------------------------
 
     async def _receive(self, count: int) -> None:
         """Settle finished attempts and fill free places; wait if there are no messages."""
-        RETRIES.set(Retries(self._fault, self._fault_is_over))
+        RETRIES.set(Retries(self._fault, self._faults.over))
         if QUARANTINE.owner is not None:
             await QUARANTINE.wait_async(self, self._stop)
             if self._stop.is_set():
@@ -318,8 +280,8 @@ class WorkerLoop:
         except Exception as error:  # noqa: BLE001 - a fault of the transport never ends a loop
             await self._pause_after(error, done)
             return
-        if self._failures:
-            self._failures = 0
+        if self._faults.count:
+            self._faults.count = 0
             self._shared.outage.over()
         if done:
             await self._let_go_of(done)
@@ -427,7 +389,7 @@ class WorkerLoop:
             if outcome is None:
                 outcome = await executor.ask_caller(attempt)
             if outcome is RUN:
-                outcome = await self._handle(attempt, context)
+                outcome = await self._handlers.handle(attempt, context)
             if outcome is None:
                 return  # given back with all others that were cut off
             await executor.carry_out(attempt, outcome)
@@ -450,7 +412,7 @@ class WorkerLoop:
     def _leave(self, attempt: Attempt) -> None:
         """Free the place of an attempt; if it must be acknowledged, it waits for others."""
         self._at_work.pop(attempt, None)
-        self._suspects.pop(attempt, None)
+        self._suspects.leave(attempt)
         now = self._loop.time()
         if attempt.is_handed_over:
             pass  # with its lease
@@ -459,7 +421,7 @@ class WorkerLoop:
                 self._finished_at = now
             self._is_urgent = self._is_urgent or attempt.state is UNANSWERED
             self.finished.append(attempt)
-        elif attempt not in self._cut_off:
+        elif attempt not in self._handlers.cut_off:
             attempt.lease.release()
         if attempt.exit is not None:
             self._exit = attempt.exit
@@ -467,97 +429,6 @@ class WorkerLoop:
         if len(self._at_work) == self._places - 1:
             self._freed_at = now
         self._changed.set()
-
-    async def _handle(self, attempt: Attempt, context: Context) -> Outcome | None:
-        """Call the handler, and return the outcome; None if it was cut off."""
-        if attempt in self._cut_off:
-            return None
-        executor, limit = self._executor, self._shared.time_limit
-        attempt.started = started = time.monotonic()
-        ended = await self._ended(attempt, context, limit)
-        if isinstance(ended.error, SystemExit) and attempt not in self._cut_off:
-            attempt.exit = ended.error
-        if attempt.is_handed_over:
-            return decide.TAKEN if attempt.cancelled == "time_limit" else None
-        if attempt.parts is not None:
-            await attempt.parts.flush()
-        if attempt.is_cancelled_by_caller:
-            return decide.after_cancel(lost=attempt.is_lost, answered=attempt.state is ACKNOWLEDGED)
-        if limit is not None and attempt.is_late(time.monotonic()):
-            return decide.at_time_limit(limit, ended.error)
-        if ended.error is not None:
-            if attempt in self._cut_off:
-                return None
-            return self._shared.shortage.after_error(attempt, ended.error)
-        lost = attempt.is_lost
-        answers = attempt.route is not None and not attempt.has_replied
-        if executor.dispatcher is not None and not lost:
-            executor.publish(JobFinished, attempt.message.id, time.monotonic() - started)
-        return decide.after_return(ended.value, lost=lost, answers=answers)
-
-    async def _ended(self, attempt: Attempt, context: Context, limit: float | None) -> "Ended":
-        """Run the handler in its own task, within the time limit."""
-        self._handlers[attempt] = handler = self._loop.create_task(
-            self._call(attempt), name=f"job-{attempt.message.id}", context=context.copy()
-        )
-        attempt.lease.on_cancel = partial(self._cancelled_elsewhere, attempt)
-        if attempt.lease.cancelled:  # since this was last looked at, when nobody was to be told
-            self._cancel(attempt)
-        timer = None if limit is None else TaskLimit(attempt, limit, handler, self._fail_overdue)
-        try:
-            return await handler
-        except asyncio.CancelledError as error:
-            if self._is_cancelled():
-                # An event loop that ends cancels all its tasks: the worker's and the jobs'.
-                self._cut_off.add(attempt)
-                attempt.cancelled = attempt.cancelled or "shutdown"
-            return Ended(None, error)
-        finally:
-            del self._handlers[attempt]
-            if timer is not None:
-                timer.end()
-
-    def _cancelled_elsewhere(self, attempt: Attempt) -> None:
-        """Have a job cancelled by its caller; called by the thread that extends leases."""
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._cancel, attempt)
-
-    def _cancel(self, attempt: Attempt) -> None:
-        handler = self._handlers.get(attempt)
-        if handler is None or attempt.cancelled is not None:
-            return  # it has ended, or ends for another reason
-        if attempt.is_replying:  # cut off, nobody would know whether the reply was sent
-            self._loop.call_later(LOOK_AGAIN_SECONDS, self._cancel, attempt)
-            return
-        attempt.cancelled = "caller"
-        handler.cancel()
-
-    async def _call(self, attempt: Attempt) -> "Ended":
-        """Await the handler in the context of its job; return an error that it raises."""
-        CURRENT.set(attempt.lease)
-        message, executor, with_job = attempt.message, self._executor, self._shared.with_job
-        attempt.job = job = AsyncJob(attempt, executor, self._run.resources)
-        CURRENT_JOB.set(job)
-        try:
-            attempt.body = body = message.body
-            attempt.become(RUNNING)
-            if executor.dispatcher is not None:
-                facts = message.id, message.delivery_count, message.attributes
-                executor.publish(JobStarted, *facts)
-            with self._heartbeat.working():
-                handler = self._shared.handler
-                result = handler(body) if with_job is None else with_job(body, job)
-                ended = Ended(await result)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            # If a task raises SystemExit, its event loop ends, so it is returned instead.
-            if is_from_outside(error) or _is_destroyed(error):
-                raise
-            ended = Ended(None, error)
-        if attempt.state is INHERITED:
-            _end_child()
-        return ended
 
     def _fail_overdue(self, attempt: Attempt) -> None:
         """Settle a job that was cancelled at its limit but still runs; it keeps its place."""
@@ -587,32 +458,16 @@ class WorkerLoop:
         message has, the fewer of its kind run at once, and one that another crash would dead-letter
         runs alone.
         """
-        last = [attempt for attempt in attempts if self._must_run_alone(attempt)]
+        last = [attempt for attempt in attempts if self._suspects.must_run_alone(attempt)]
         if last and not QUARANTINE.is_overdue():
             await self._give_back(attempts)
             await self._work_alone()
             return []
         # Another suspect has been running alone for very long. Put these off instead of waiting.
         await self._give_back(last, PUT_OFF_SECONDS)
-        crowd = [one for one in attempts if one not in last and not self._has_room(one)]
-        await self._give_back(crowd, SUSPECT_SECONDS)
+        crowd = [one for one in attempts if one not in last and not self._suspects.admit(one)]
+        await self._give_back(crowd, CROWDED_SECONDS)
         return [one for one in attempts if one not in last and one not in crowd]
-
-    def _has_room(self, attempt: Attempt) -> bool:
-        """Return whether a message may run beside others; if so, count it if it is suspect."""
-        crashes = decide.crashes(self._inbox.counts(attempt.message))
-        beside = sum(others >= crashes for others in self._suspects.values())
-        if beside >= decide.room_for_suspects(crashes, self._places):
-            return False
-        if crashes > 1:
-            self._suspects[attempt] = crashes
-        return True
-
-    def _must_run_alone(self, attempt: Attempt) -> bool:
-        thresholds = self._executor.thresholds
-        return thresholds is not None and decide.must_run_alone(
-            self._inbox.counts(attempt.message), thresholds
-        )
 
     async def _work_alone(self) -> None:
         """Receive one message and run it while this process holds no other."""
@@ -666,15 +521,12 @@ class WorkerLoop:
             *self._overdue,
             *filter(None, (self._receiving, self._settling)),
         ]
-        self._cut_off.update(self._at_work)
-        for attempt, handler in self._handlers.items():
-            attempt.cancelled = attempt.cancelled or "shutdown"
-            handler.cancel()
+        self._handlers.cut_off_all(self._at_work)
         if tasks:
             await asyncio.wait(tasks, timeout=FINALLY_SECONDS)
         rest = [
             one
-            for one in self._cut_off
+            for one in self._handlers.cut_off
             if not (one.has_ended or one.is_settled or one.message.is_finalized)
         ]
         for attempt in rest:
@@ -699,21 +551,3 @@ class WorkerLoop:
             f"; {still} did not end within {FINALLY_SECONDS:g} s of being cancelled" * bool(still),
             extra={"mailbox": self._inbox.name, "given_back": len(rest)},
         )
-
-
-def _is_destroyed(error: BaseException) -> bool:
-    """Return whether this error means that the task is being destroyed."""
-    if not isinstance(error, GeneratorExit):
-        return False
-    try:
-        return asyncio.current_task() is None
-    except RuntimeError:
-        return True
-
-
-def _end_child() -> None:
-    """End a child process that a job forked: an event loop cannot continue in two processes."""
-    logger.warning("a child that a job forked has left the job; it ends here")
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)

@@ -17,6 +17,7 @@ from .shortage import Shortage
 from .time_limits import TimeLimits
 
 if TYPE_CHECKING:
+    from .announcer import Announcer
     from .event_loop import WorkerLoop
     from .thread import WorkerThread
 
@@ -71,6 +72,8 @@ class RunInProgress:
         self.error: BaseException | None = None
         self.resources: Any = None
         """What the jobs of this run share."""
+        self.announcer: Announcer | None = None
+        """What has its process listed by the backend."""
         self.given_back = 0
         """How many jobs of an event loop were cut off by a shutdown and given back."""
         # A lock, not an `Event`: an interrupt inside an `Event` would leave it locked.

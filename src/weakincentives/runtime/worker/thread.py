@@ -10,11 +10,9 @@ from operator import attrgetter
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
-from weakincentives.error_text import error_type
 from weakincentives.logs import get_logger
-from weakincentives.runtime.events import JobFinished, JobStarted, MailboxUnreachable
+from weakincentives.runtime.events import JobFinished, JobStarted
 from weakincentives.runtime.leases.extender import CURRENT
-from weakincentives.runtime.mailbox import InvalidParameterError, UnsupportedOperationError
 from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.seam.driver import run
 from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, RETRIES, Retries
@@ -29,29 +27,23 @@ from .attempt import (
     UNANSWERED,
     Attempt,
 )
-from .backoff import transport_pause
 from .decide import ACKNOWLEDGE, RUN, TAKEN, Outcome, Reply
 from .errors import CURRENT_JOB
 from .interrupts import is_from_outside
 from .job import Job
+from .mailbox_faults import MISUSE, MailboxFaults
 from .quarantine import QUARANTINE
 from .remembered_ids import RememberedIds
 from .run import RunInProgress, Shared
-from .shortage import LOOK_SECONDS, is_shortage
+from .shortage import LOOK_SECONDS
+from .suspects import PUT_OFF_SECONDS, Suspects
 
 __all__ = ["WorkerThread"]
 
 logger = get_logger(__name__)
 
-PUT_OFF_SECONDS = 60.0
-"""How long to put off a message that must run alone, if another one is taking very long."""
-NOTICED_AFTER_SECONDS = 0.5
-"""How long a fault must last before the worker reports it, while the backend still retries."""
 MESSAGE_OF = attrgetter("message")
 LAZY = (GeneratorType, AsyncGeneratorType)
-
-# Errors of the caller, which a retry would not cure.
-MISUSE = (InvalidParameterError, UnsupportedOperationError)
 
 
 class WorkerThread:
@@ -82,7 +74,8 @@ class WorkerThread:
         """Whether a receive is in progress; its messages are not in `waiting` yet."""
         self.is_inherited = False
         """Whether this is a forked child, and its attempts belong to the parent."""
-        self._failures = 0
+        self._faults = MailboxFaults(shared)
+        self._suspects = Suspects(shared)
         self._found: tuple[object, Retries]
         """What was set for this thread before it began to serve."""
         self._event_loop: asyncio.Runner | None = None
@@ -99,6 +92,14 @@ class WorkerThread:
         # Read in this order, because another thread may ask while an attempt moves between lists.
         waiting, finished = list(self.waiting), list(self.finished)
         return [*finished, *(attempt for attempt in waiting if attempt not in finished)]
+
+    def serves(self, run_in_progress: RunInProgress) -> bool:
+        """Return whether this is part of a run, in this process."""
+        return self._run is run_in_progress and not self.is_inherited
+
+    def lag(self) -> float | None:
+        """Return None: there is no event loop."""
+        return None
 
     def disown(self) -> None:
         """In a forked child: leave all attempts to the parent."""
@@ -194,19 +195,15 @@ class WorkerThread:
         It should give up if the worker is stopping and has nothing left to settle, or no more time.
         """
         # Calls that a job makes come here too, but they may use another mailbox than the worker's.
-        if seconds >= NOTICED_AFTER_SECONDS and not self._failures and self._is_looking():
-            self._failures = 1
-            self._shared.heartbeat.missed(error)
-            self._tell_unreachable(error, 0.0)
+        if self._is_looking():
+            self._faults.notice(error, seconds)
         stop = self._stop
         return stop.is_set() and (stop.is_late() or not (self.waiting or self.finished))
 
     def _fault_is_over(self) -> None:
         """Record that the mailbox can be reached again, while the receive is still waiting."""
-        if self._failures and self._is_looking():
-            self._failures = 0
-            self._shared.heartbeat.looked()
-            self._shared.outage.over()
+        if self._is_looking():
+            self._faults.over()
 
     def _is_looking(self) -> bool:
         """Return whether a receive is in progress."""
@@ -218,12 +215,7 @@ class WorkerThread:
         self._is_receiving = False
         for attempt in self.finished:
             attempt.in_doubt = True
-        if is_shortage(error):
-            self._shared.shortage.met(error)
-        self._failures += 1
-        pause = transport_pause(self._failures)
-        self._tell_unreachable(error, pause)
-        self._stop.wait(pause)
+        self._stop.wait(self._faults.pause_after(error))
 
     def _wait_out_shortage(self) -> None:
         """Take no job while the process has no file handle or thread for it."""
@@ -234,10 +226,6 @@ class WorkerThread:
                 raise error
             self._shared.heartbeat.beat()
             self._stop.wait(LOOK_SECONDS)
-
-    def _tell_unreachable(self, error: Exception, pause: float) -> None:
-        self._shared.outage.met(error)
-        self._executor.publish(MailboxUnreachable, error_type(error), pause)
 
     # --- one round -------------------------------------------------------------------------
 
@@ -256,7 +244,7 @@ class WorkerThread:
         except Exception as error:  # noqa: BLE001 - a fault of the transport never ends a loop
             self._pause_after(error)
             return False
-        self._failures = 0
+        self._faults.count = 0
         self._let_go_of_finished()
         self._hold(messages)
         if self._shared.isolates_suspects:
@@ -310,7 +298,7 @@ class WorkerThread:
         # once.
         if shared.heartbeat.reaches and shared.wait_lock.acquire(blocking=False):
             try:
-                if self._failures:
+                if self._faults.count:
                     shared.outage.over()  # another thread has reached the mailbox since
                 with self._waiting_receive:
                     return exchange(
@@ -320,7 +308,7 @@ class WorkerThread:
                 shared.wait_lock.release()
         with self._receive_now:
             messages = exchange(settled, asked.batch, asked.visibility, 0, stop, carried)
-        if self._failures:
+        if self._faults.count:
             shared.outage.over()
         if messages or not asked.wait:
             return messages
@@ -486,7 +474,7 @@ class WorkerThread:
         Every message that a worker holds when it dies counts as crashed. So nothing waits behind
         such a message, and one that another crash would dead-letter runs alone.
         """
-        last = [attempt for attempt in self.waiting if self._must_run_alone(attempt)]
+        last = [attempt for attempt in self.waiting if self._suspects.must_run_alone(attempt)]
         if last and QUARANTINE.is_overdue():
             # Another suspect has been running alone for very long. Put these off instead of
             # waiting.
@@ -495,18 +483,9 @@ class WorkerThread:
             self._give_back(self.waiting)
             self._work_alone()
             return
-        suspects = [attempt for attempt in self.waiting if self._crashes(attempt) > 0]
+        suspects = [attempt for attempt in self.waiting if self._suspects.crashes(attempt) > 0]
         if suspects:
             self._give_back([attempt for attempt in self.waiting if attempt is not suspects[0]])
-
-    def _crashes(self, attempt: Attempt) -> int:
-        return decide.crashes(self._inbox.counts(attempt.message))
-
-    def _must_run_alone(self, attempt: Attempt) -> bool:
-        thresholds = self._executor.thresholds
-        return thresholds is not None and decide.must_run_alone(
-            self._inbox.counts(attempt.message), thresholds
-        )
 
     def _work_alone(self) -> None:
         """Receive one message and run it while this process holds no other."""

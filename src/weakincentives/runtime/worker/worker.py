@@ -28,6 +28,7 @@ from weakincentives.runtime.mailbox.seam.waiting import StopSignal
 
 from . import decide
 from .annotations import adopt_annotations
+from .announcer import ANNOUNCERS, ServingLoop, wait_until_gone, wait_until_gone_async
 from .attempt import Attempt
 from .awaited_inbox import LoopInbox, awaited_inbox_of
 from .config import Failure, Settings, WorkerConfig
@@ -192,6 +193,7 @@ class Worker(Generic[T, R]):
         try:
             self._runs[run] = threading.get_ident()
             scheduler.enter(run)  # raises if leases cannot be extended, before any is taken
+            self._list(run)
             if self._limits is not None:
                 self._limits.enter(run)
             self._start(others)
@@ -207,6 +209,9 @@ class Worker(Generic[T, R]):
                 if self._limits is not None:
                     self._limits.leave(run)
                 scheduler.leave(run)
+                gone = self._unlist(run)
+                if not self._stop.is_late():
+                    wait_until_gone(gone)
             finally:
                 self._runs.pop(run, None)
                 run.going_on.release()
@@ -263,14 +268,43 @@ class Worker(Generic[T, R]):
         try:
             self._runs[run] = threading.get_ident()
             scheduler.enter(run)  # raises if leases cannot be extended, before any is taken
+            self._list(run)
             await loop.serve(grace)
         finally:
             try:
                 scheduler.leave(run)
+                gone = self._unlist(run)
+                if not self._stop.is_late():
+                    await wait_until_gone_async(gone)
                 self._inbox.let_go()
             finally:
                 self._runs.pop(run, None)
                 run.going_on.release()
+
+    def _list(self, run: RunInProgress) -> None:
+        """Have the backend list this process while the run lasts."""
+        mine = partial(self._members_of, run)
+        run.announcer = ANNOUNCERS.enter(
+            run,
+            self._mailbox,
+            ServingLoop(
+                self._inbox.name,
+                self.config.concurrency,
+                held=lambda: (attempt for one in mine() for attempt in one.held()),
+                lag=lambda: max(
+                    (lag for one in mine() if (lag := one.lag()) is not None), default=None
+                ),
+                is_over=lambda: not run.going_on.locked(),
+            ),
+        )
+
+    def _unlist(self, run: RunInProgress) -> Any:
+        """Undo `_list`; return a lock that is free when that is done, or None."""
+        return None if run.announcer is None else run.announcer.leave(run)
+
+    def _members_of(self, run: RunInProgress) -> "list[WorkerThread | WorkerLoop]":
+        members: list[WorkerThread | WorkerLoop] = [*self._shared.threads, *self._shared.loops]
+        return [one for one in members if one.serves(run)]
 
     def _run_of(self, max_iterations: int | None, visibility: float, wait: float) -> RunInProgress:
         """Check the arguments of a run, and make its `RunInProgress`."""

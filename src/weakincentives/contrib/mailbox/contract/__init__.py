@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "harness",
             "leases",
             "machine",
+            "operating",
             "reply_channel",
             "reply_jobs",
             "reply_store",
@@ -54,6 +55,7 @@ from .delivery import Delivery  # noqa: E402
 from .events import Events  # noqa: E402
 from .leases import Leasing  # noqa: E402
 from .machine import MailboxMachine, StateMachine  # noqa: E402
+from .operating import Operating  # noqa: E402
 from .release import Releasing  # noqa: E402
 from .reply_channel import ExpectingReply  # noqa: E402
 from .reply_store import ReplyStoreContract  # noqa: E402
@@ -76,6 +78,7 @@ class MailboxContract(
     ExpectingReply,
     Callers,
     Cancelling,
+    Operating,
     RoundTrip,
     TypeChecks,
     Validation,

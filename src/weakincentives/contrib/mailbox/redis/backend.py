@@ -17,8 +17,10 @@ from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
 from .client import ScriptClient, script_client
 from .mailbox import RedisMailbox
+from .pauses import RedisPauseTable
 from .replies import RedisReplyStore
 from .resp import pack
+from .workers import RedisWorkerTable
 
 __all__ = ["RedisBackend", "open_backend"]
 
@@ -55,6 +57,12 @@ class RedisBackend(BaseBackend[RedisMailbox[Any, Any], RedisReplyStore[Any]]):
             return run(lambda: _queues(script_client(self._client)))
         except (redis.RedisError, OSError) as error:
             raise MailboxConnectionError(f"{self._place}: {error}") from error
+
+    def _worker_table(self) -> RedisWorkerTable:
+        return RedisWorkerTable(script_client(self._client))
+
+    def _pause_table(self) -> RedisPauseTable:
+        return RedisPauseTable(script_client(self._client))
 
     def _open(self, name: str, options: QueueOptions) -> RedisMailbox[Any, Any]:
         return RedisMailbox._opened(name, self._client, options, self._min_replicas)

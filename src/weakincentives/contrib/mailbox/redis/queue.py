@@ -47,7 +47,7 @@ monotonic = SystemClock.monotonic
 
 Settling = Literal["ack", "extend"] | GivingBack
 
-PARTS = ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable")
+PARTS = ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable", "paused")
 DONE, GONE = b"12"
 LEASE_STATES: dict[int, LeaseState] = dict(zip(b"012", ("ended", "held", "cancelled"), strict=True))
 HEAD = 6
@@ -254,8 +254,9 @@ class Queue:
 
     def was_counted(self, outcome: Outcome) -> QueueStats:
         """Read the counts."""
-        pending, leased, delayed, age, unreadable = outcome.answer
-        return QueueStats(pending, leased, delayed, None if age < 0 else age / 1000, unreadable)
+        pending, leased, delayed, age, unreadable, paused = outcome.answer
+        oldest = None if age < 0 else age / 1000
+        return QueueStats(pending, leased, delayed, oldest, unreadable, paused == 1)
 
     def peek(self, limit: int, offset: int) -> Call:
         """Return pending messages without leasing them."""

@@ -13,6 +13,7 @@ __all__ = [
     "ReplyArguments",
     "Script",
     "SettleSettings",
+    "WorkerSettings",
     "script",
 ]
 
@@ -64,6 +65,13 @@ class EmitSettings(NamedTuple):
     token: str
 
 
+class WorkerSettings(NamedTuple):
+    """What write_worker.lua is given before the entry."""
+
+    id: str
+    lasts: int
+
+
 class ReplyArguments(NamedTuple):
     """The arguments of reply.lua; most steps need only the first three."""
 
@@ -79,17 +87,22 @@ class ReplyArguments(NamedTuple):
 # The keys and the arguments of each script by name, in order; mend.lua takes any keys.
 KEYS = {
     "put": ("pending", "data", "delayed", "wake", "sent", "entry", "expiry"),
-    "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable"),
+    "lease": ("pending", "invisible", "data", "delayed", "wake", "unreadable", "paused"),
     "settle": ("pending", "invisible", "data", "delayed", "wake"),
     "purge": ("pending", "invisible", "data", "delayed", "wake", "sent", "unreadable"),
     "forget_soon": ("sent",),
     "cancel": ("pending", "invisible", "data", "delayed", "taken"),
     "lease_states": ("invisible", "data"),
-    "stats": ("pending", "invisible", "delayed", "unreadable", "data"),
+    "stats": ("pending", "invisible", "delayed", "unreadable", "data", "paused"),
     "peek": ("pending", "invisible", "delayed", "data"),
     "reply": ("entry", "bell", "expiry", "parts"),
     "emit": ("entry", "parts"),
     "expired_replies": ("expiry",),
+    "write_worker": ("workers", "worker_expiry"),
+    "workers": ("workers", "worker_expiry"),
+    "pause": ("paused", "wake"),
+    "paused_names": ("paused_names",),
+    "pause_notes": ("paused",),
     "mend": (),
 }
 ARGUMENTS = {
@@ -102,6 +115,9 @@ ARGUMENTS = {
     "reply": ReplyArguments._fields,
     "emit": EmitSettings._fields,
     "expired_replies": ("limit",),
+    "write_worker": (*WorkerSettings._fields, "entry"),
+    "pause": ("note",),
+    "paused_names": ("step", "name", "note"),
 }
 
 

@@ -12,8 +12,10 @@ from weakincentives.runtime.mailbox.seam.store import GivingBack, Leases, Outgoi
 
 from .client import ScriptClient
 from .connection import Interrupt
+from .pauses import RedisPauseTable
 from .queue import Queue
 from .replies import creation_keys, is_beside
+from .workers import RedisWorkerTable
 
 __all__ = ["QueueListener", "RedisStore"]
 
@@ -29,6 +31,8 @@ class RedisStore:
     def __init__(self, client: ScriptClient, queue: Queue, look_interval: float = 1.0) -> None:
         self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
         self.client = client
+        self.worker_table = RedisWorkerTable(client)
+        self.pause_table = RedisPauseTable(client)
         self.queue = queue
         self.name = queue.name
         self.look_interval = look_interval

@@ -19,6 +19,10 @@ TYPES = {
     b"expiry": b"zset",
     b"parts": b"stream",
     b"taken": b"hash",
+    b"paused": b"string",
+    b"paused_names": b"hash",
+    b"workers": b"hash",
+    b"worker_expiry": b"zset",
 }
 
 

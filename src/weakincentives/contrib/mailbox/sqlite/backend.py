@@ -12,9 +12,11 @@ from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
 from .database import Database
 from .mailbox import SQLiteMailbox
+from .pauses import SQLitePauseTable
 from .queries import QUERIES
 from .registry import shared_database
 from .replies import SQLiteReplyStore
+from .workers import SQLiteWorkerTable
 
 __all__ = ["SQLiteBackend", "open_backend", "options_in", "path_of"]
 
@@ -37,6 +39,12 @@ class SQLiteBackend(BaseBackend[SQLiteMailbox[Any, Any], SQLiteReplyStore[Any]])
             odd = [name for name in names if name not in known]
             logger.warning("%s: %d queues cannot be opened: %.200s", self, len(odd), odd)
         return known
+
+    def _worker_table(self) -> SQLiteWorkerTable:
+        return SQLiteWorkerTable(self._database)
+
+    def _pause_table(self) -> SQLitePauseTable:
+        return SQLitePauseTable(self._database)
 
     def _open(self, name: str, options: QueueOptions) -> SQLiteMailbox[Any, Any]:
         self._database.check_open()

@@ -19,7 +19,7 @@ __all__ = ["open_connection", "wake_path"]
 
 APPLICATION_ID = int.from_bytes(b"wink", "big")
 # The nth script takes a file from version n - 1 to version n.
-SCRIPTS = ("schema.sql", "version_2.sql", "version_3.sql")
+SCRIPTS = ("schema.sql", "version_2.sql", "version_3.sql", "version_4.sql")
 LOCKED_SECONDS = 30.0
 NEXT_TURN = 1.0
 BRIEFLY = 0.1

@@ -324,7 +324,7 @@ SELECT ifnull(
     + (SELECT count(*) FROM (
         SELECT 1 FROM held
         WHERE queue = queue.id AND leased = 0 AND visible_us <= now_us() LIMIT 1000))
-FROM queue WHERE name = ?
+FROM queue WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM paused_queue WHERE paused_queue.name = ?1)
 
 -- name: reply_columns
 state, payload, created_us, expires_us, resolved_us, owner, ttl_us, keep_us, handle, worker,
@@ -436,3 +436,34 @@ SELECT DISTINCT CAST({column} AS BLOB) FROM {table} WHERE typeof({column}) = 'te
 
 -- name: make_bytes
 UPDATE OR REPLACE {table} SET {column} = CAST({column} AS BLOB) WHERE {column} = CAST(? AS TEXT)
+
+-- name: worker_write
+INSERT INTO worker (id, written_us, expires_us, entry)
+VALUES (?1, now_us(), now_us() + ?2, ?3)
+ON CONFLICT DO UPDATE SET written_us = excluded.written_us, expires_us = excluded.expires_us,
+    entry = excluded.entry
+
+-- name: worker_expire
+DELETE FROM worker WHERE expires_us <= now_us() OR expires_us > now_us() + {far}
+
+-- name: worker_remove
+DELETE FROM worker WHERE id = ?
+
+-- name: workers
+SELECT entry, now_us() - written_us FROM worker
+WHERE expires_us > now_us() AND expires_us <= now_us() + {far}
+    AND typeof(entry) = 'blob' AND typeof(written_us) = 'integer'
+ORDER BY expires_us DESC LIMIT 10000
+
+-- name: pause
+INSERT INTO paused_queue (name, note) VALUES (?1, ?2)
+ON CONFLICT DO UPDATE SET note = excluded.note
+
+-- name: resume
+DELETE FROM paused_queue WHERE name = ?
+
+-- name: is_paused
+SELECT 1 FROM paused_queue WHERE name = ?
+
+-- name: paused
+SELECT name, note FROM paused_queue ORDER BY name

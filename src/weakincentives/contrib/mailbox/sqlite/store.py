@@ -33,11 +33,13 @@ from .cancels import cancel, lease_states
 from .clock import MICRO
 from .database import Database
 from .due import Due
+from .pauses import SQLitePauseTable
 from .queries import QUERIES
 from .replies import SQLiteReplyTable
 from .reply_rows import start_in
 from .unreadable import LEASED_ROW_TYPES, mended, mended_seen
 from .wake import Key
+from .workers import SQLiteWorkerTable
 
 __all__ = ["SQLiteStore"]
 
@@ -66,6 +68,8 @@ class SQLiteStore:
         self.backend_key = database.file.key
         self.clock = database.clock
         self.look_interval = look_interval
+        self.worker_table = SQLiteWorkerTable(database)
+        self.pause_table = SQLitePauseTable(database)
         self._database = database
         self._max_size = max_size
         self._retention_us = None if retention is None else int(retention * MICRO)
@@ -170,6 +174,8 @@ class SQLiteStore:
         now = self._database.time.now_us()
         done = statements.settle(connection, queries["acknowledge_at"], acknowledge, now)
         news = _answer(connection, answers, acknowledge, done) if answers else NO_NEWS
+        if ids is None and connection.execute(QUERIES["is_paused"], (self.name,)).fetchone():
+            return Leases((), done), news
         until, wall = now + int(seconds * MICRO), self.clock.time()
         rows: list[Any] = []
         expired = dropped = 0
@@ -306,8 +312,9 @@ class SQLiteStore:
     async def stats(self) -> QueueStats:
         """Count the messages by state; only leased and delayed messages cost time."""
         queries = self._queries or self._known_queue()
+        paused = bool(self._database.read(QUERIES["is_paused"], (self.name,)))
         if queries is None:
-            return QueueStats(0, 0, 0, None)
+            return QueueStats(0, 0, 0, None, paused=paused)
         now = self._database.time.now_us()
         ((waiting, due, leased, delayed, oldest, held),) = self._database.read(
             queries["stats"], (now,)
@@ -316,7 +323,7 @@ class SQLiteStore:
         # Held rows that are neither leased nor delayed come from another program, and are never
         # received.
         unreadable = max(held - due - leased - delayed, 0)
-        return QueueStats(waiting + due, leased, delayed, age, unreadable)
+        return QueueStats(waiting + due, leased, delayed, age, unreadable, paused)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Return pending messages, in the order in which they would be received."""

@@ -33,7 +33,10 @@ LATEST = 253_402_300_799.0
 """The last second of the year 9999, beyond which there is no date."""
 LATEST_US = int(LATEST) * 1_000_000
 
-TABLES = ("era", "queue", "waiting", "held", "hole", "known", "reply", "reply_part")
+TABLES = (
+    *("era", "queue", "waiting", "held", "hole", "known", "reply", "reply_part"),
+    *("worker", "paused_queue"),
+)
 """Ours: whatever else there is in the file is left alone."""
 
 MOST = 1 << 53

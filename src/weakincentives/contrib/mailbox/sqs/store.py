@@ -109,6 +109,8 @@ class SQSStore:
             uncounted_releases=False,
             delays=not self.fifo,
             cancels=False,
+            lists_workers=False,
+            pauses=False,
             peeks=False,
             exact_counts=False,
             long_polls=True,

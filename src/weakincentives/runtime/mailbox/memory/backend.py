@@ -12,6 +12,9 @@ from weakincentives.runtime.mailbox import (
 from weakincentives.runtime.mailbox.seam.backend import BaseBackend
 from weakincentives.runtime.mailbox.seam.options import QueueOptions
 
+from .pauses import InMemoryPauseTable
+from .workers import InMemoryWorkerTable
+
 __all__ = ["MemoryBackend", "open_backend"]
 
 
@@ -30,6 +33,12 @@ class MemoryBackend(BaseBackend[InMemoryMailbox[Any, Any], InMemoryReplyStore[An
     def queues(self) -> list[str]:
         """List the queues that were opened here."""
         return sorted(self._factory._mailboxes)
+
+    def _worker_table(self) -> InMemoryWorkerTable:
+        return self._factory._workers
+
+    def _pause_table(self) -> InMemoryPauseTable:
+        return self._factory._pauses
 
     def _open(self, name: str, options: QueueOptions) -> InMemoryMailbox[Any, Any]:
         return self._factory._open(name, options)

@@ -16,8 +16,10 @@ from weakincentives.runtime.mailbox.seam.options import DEFAULT_TTL, QueueOption
 from weakincentives.runtime.mailbox.seam.reply_table import ReplyStore
 from weakincentives.serde import Codec
 
+from .pauses import InMemoryPauseTable
 from .replies import InMemoryReplyStore
 from .store import InMemoryStore
+from .workers import InMemoryWorkerTable
 
 __all__ = ["InMemoryMailbox", "InMemoryMailboxFactory"]
 
@@ -102,6 +104,7 @@ class InMemoryMailboxFactory:
     def __init__(self) -> None:
         self._lock: Any = threading.RLock()
         self._mailboxes: dict[str, InMemoryMailbox[Any, Any]] = {}
+        self._workers, self._pauses = InMemoryWorkerTable(), InMemoryPauseTable()
         begin_anew_in_children(self)
 
     def _begin_anew(self) -> None:
@@ -120,6 +123,8 @@ class InMemoryMailboxFactory:
                 known._bind(options.body_type, options.reply_type)
                 return known
             made: InMemoryMailbox[Any, Any] = InMemoryMailbox._opened(name, options)
+            assert isinstance(made.store, InMemoryStore)
+            made.store.share(self._workers, self._pauses)
             if known is None:
                 # A signal handler may have made it meanwhile, in this very thread.
                 return self._mailboxes.setdefault(name, made)

@@ -31,6 +31,9 @@ from weakincentives.runtime.mailbox.seam.store import (
 )
 from weakincentives.runtime.mailbox.seam.waiting import LATEST_LEASES, Bell, BellListener
 
+from .pauses import InMemoryPauseTable
+from .workers import InMemoryWorkerTable
+
 __all__ = ["InMemoryStore"]
 
 PENDING, LEASED, DELAYED, GONE = "pending", "leased", "delayed", "gone"
@@ -78,6 +81,7 @@ class InMemoryStore:
         self.look_interval = look_interval
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.bell = Bell()
+        self.share(InMemoryWorkerTable(self.clock), InMemoryPauseTable())
         self._now = self.clock.monotonic
         self._wall = self.clock.time
         self._max_size = max_size
@@ -102,6 +106,13 @@ class InMemoryStore:
         """Keep the messages in a forked child; the next step repairs what a thread left undone."""
         self._lock = usable_lock(self._lock)
         self.bell.begin_anew()
+
+    def share(self, workers: InMemoryWorkerTable, pauses: InMemoryPauseTable) -> None:
+        """Use the tables of a backend, which all of its queues share."""
+        self.worker_table = workers
+        self.pause_table = pauses
+        self._paused = pauses.paused
+        pauses.join(self)
 
     def put_now(self, messages: Sequence[Outgoing]) -> int | None:
         """Add the messages, all or none; skip those whose chosen id is known already."""
@@ -149,6 +160,9 @@ class InMemoryStore:
                 self._repair()
             self._in_step = True
             done = [self._acknowledge(handle, now) for handle in acknowledge] if acknowledge else ()
+            if self._paused and ids is None and self.name in self._paused:
+                self._in_step = False
+                return Leases((), done)
             expired = self._promote(now) if self._due and self._due[0][0] <= now else 0
             taken, dropped = self._next(count, now) if ids is None else (self._named(ids), 0)
             if not taken:
@@ -316,7 +330,8 @@ class InMemoryStore:
             oldest = min((entry.sent for entry in self._pending), default=None)
             delayed = len(self._entries) - pending - in_flight
             self._in_step = False
-        return QueueStats(pending, in_flight, delayed, None if oldest is None else now - oldest)
+        age, paused = None if oldest is None else now - oldest, self.name in self._paused
+        return QueueStats(pending, in_flight, delayed, age, paused=paused)
 
     async def peek(self, limit: int, offset: int = 0) -> Sequence[Seen]:
         """Return pending messages, in the order in which they would be received."""

@@ -5,25 +5,41 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
 from weakref import WeakSet
 
-from weakincentives.dispatch import Dispatcher
+from weakincentives.dispatch import Dispatcher, publish
+from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.api import Mailbox
 from weakincentives.runtime.mailbox.errors import MailboxClosedError, UnsupportedOperationError
+from weakincentives.runtime.mailbox.events import MailboxEvent, QueuePaused, QueueResumed
 from weakincentives.runtime.mailbox.limits import check_id
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
+from weakincentives.runtime.mailbox.pauses import (
+    QueuePause,
+    encoded_pause,
+    new_pause,
+    pauses_of,
+)
 from weakincentives.runtime.mailbox.replies.reply import PendingReply, Reply
 from weakincentives.runtime.mailbox.replies.store import StoredReplies
 from weakincentives.runtime.mailbox.replies.typed_reply_table import TypedReplyTable
 from weakincentives.runtime.mailbox.resolver import MailboxResolver
+from weakincentives.runtime.mailbox.workers import WorkerInfo, worker_of
 
+from .driver import Make, Steps, run
 from .forks import begin_anew_in_children, usable_lock
 from .options import DEFAULT_TTL, QueueOptions
+from .pause_table import PauseTable
 from .reply_table import ReplyStore
+from .step_threads import hop
 from .store import Store
+from .worker_table import WorkerTable
 
 __all__ = ["Backend", "BaseBackend"]
 
+logger = get_logger(__name__)
+
 T = TypeVar("T")
 R = TypeVar("R")
+V = TypeVar("V")
 M = TypeVar("M", bound=StoreMailbox[Any, Any])
 S = TypeVar("S", bound=ReplyStore[Any] | None)
 
@@ -106,6 +122,47 @@ class Backend(Protocol):
         """List the queues that hold messages, or are known here."""
         ...
 
+    def workers(self) -> list[WorkerInfo]:
+        """List the processes that serve queues here, by host and process id.
+
+        A process that was killed is listed for up to 20 seconds more.
+        """
+        ...
+
+    async def workers_async(self) -> list[WorkerInfo]:
+        """Do what `workers` does."""
+        ...
+
+    def pause(self, name: str, *, because: str | None = None, by: str | None = None) -> QueuePause:
+        """Pause a queue: nothing is received from it, by any process, until it is resumed.
+
+        Jobs that run finish, and messages can be sent. ``because`` is for people; ``by`` is the
+        host and the process id if it is left out.
+        """
+        ...
+
+    async def pause_async(
+        self, name: str, *, because: str | None = None, by: str | None = None
+    ) -> QueuePause:
+        """Do what `pause` does."""
+        ...
+
+    def resume(self, name: str, *, by: str | None = None) -> bool:
+        """Resume a queue and wake its consumers; False if it was not paused."""
+        ...
+
+    async def resume_async(self, name: str, *, by: str | None = None) -> bool:
+        """Do what `resume` does."""
+        ...
+
+    def paused(self) -> list[QueuePause]:
+        """List the queues that are paused, by name."""
+        ...
+
+    async def paused_async(self) -> list[QueuePause]:
+        """Do what `paused` does."""
+        ...
+
     def reply_store(self) -> ReplyStore[Any]:
         """Return the store for the replies to `send_expecting_reply`."""
         ...
@@ -147,6 +204,14 @@ class BaseBackend(ABC, Generic[M, S]):
     @abstractmethod
     def queues(self) -> list[str]:
         """List the queues that hold messages, or are known here."""
+
+    def _worker_table(self) -> WorkerTable | None:
+        """Return the table of workers; None if there is none here."""
+        return None
+
+    def _pause_table(self) -> PauseTable | None:
+        """Return the table of paused queues; None if there is none here."""
+        return None
 
     def _disconnect(self) -> None:
         """Close files and connections, after all mailboxes."""
@@ -247,6 +312,90 @@ class BaseBackend(ABC, Generic[M, S]):
             mailbox.dispatcher = mailbox.dispatcher or self._dispatcher
         return [self._dispatcher, *(one.dispatcher for one in mailboxes if one.dispatcher)]
 
+    def workers(self) -> list[WorkerInfo]:
+        """List the processes that serve queues here, by host and process id.
+
+        A process that was killed is listed for up to 20 seconds more.
+        """
+        return run(lambda: self._workers(self._known_worker_table()))
+
+    async def workers_async(self) -> list[WorkerInfo]:
+        """Do what `workers` does."""
+        table = self._known_worker_table()
+        return await _in_loop(table, lambda: self._workers(table))
+
+    def _known_worker_table(self) -> WorkerTable:
+        self._check_open()
+        table = self._worker_table()
+        if table is None:
+            raise UnsupportedOperationError(f"{self!r} cannot list its workers")
+        return table
+
+    async def _workers(self, table: WorkerTable) -> list[WorkerInfo]:
+        found = [worker_of(row) for row in await table.rows()]
+        workers = [worker for worker in found if worker is not None]
+        if len(workers) < len(found):
+            logger.warning("%r: %d workers cannot be read", self, len(found) - len(workers))
+        return sorted(workers, key=lambda worker: (worker.host, worker.pid, worker.id))
+
+    def pause(self, name: str, *, because: str | None = None, by: str | None = None) -> QueuePause:
+        """Pause a queue: nothing is received from it, by any process, until it is resumed.
+
+        Jobs that run finish, and messages can be sent. ``because`` is for people; ``by`` is the
+        host and the process id if it is left out.
+        """
+        table, pause = self._known_pause_table(), new_pause(name, by, because)
+        run(lambda: table.pause(name, encoded_pause(pause)))
+        return self._was_paused(pause)
+
+    async def pause_async(
+        self, name: str, *, because: str | None = None, by: str | None = None
+    ) -> QueuePause:
+        """Do what `pause` does."""
+        table, pause = self._known_pause_table(), new_pause(name, by, because)
+        await _in_loop(table, lambda: table.pause(name, encoded_pause(pause)))
+        return self._was_paused(pause)
+
+    def _was_paused(self, pause: QueuePause) -> QueuePause:
+        self._publish(QueuePaused(pause.queue, pause.by, pause.because))
+        return pause
+
+    def resume(self, name: str, *, by: str | None = None) -> bool:
+        """Resume a queue and wake its consumers; False if it was not paused."""
+        table, pause = self._known_pause_table(), new_pause(name, by)
+        return self._was_resumed(run(lambda: table.resume(name)), pause)
+
+    async def resume_async(self, name: str, *, by: str | None = None) -> bool:
+        """Do what `resume` does."""
+        table, pause = self._known_pause_table(), new_pause(name, by)
+        return self._was_resumed(await _in_loop(table, lambda: table.resume(name)), pause)
+
+    def _was_resumed(self, done: bool, pause: QueuePause) -> bool:
+        if done:
+            self._publish(QueueResumed(pause.queue, pause.by))
+        return done
+
+    def paused(self) -> list[QueuePause]:
+        """List the queues that are paused, by name."""
+        table = self._known_pause_table()
+        return pauses_of(run(table.notes))
+
+    async def paused_async(self) -> list[QueuePause]:
+        """Do what `paused` does."""
+        table = self._known_pause_table()
+        return pauses_of(await _in_loop(table, table.notes))
+
+    def _known_pause_table(self) -> PauseTable:
+        self._check_open()
+        table = self._pause_table()
+        if table is None:
+            raise UnsupportedOperationError(f"{self!r} cannot pause queues")
+        return table
+
+    def _publish(self, event: MailboxEvent) -> None:
+        if self._dispatcher is not None:
+            publish(self._dispatcher, event)
+
     def reply_store(self) -> S:
         """Return the store for the replies to `send_expecting_reply`."""
         return self._replies
@@ -295,3 +444,13 @@ class BaseBackend(ABC, Generic[M, S]):
     def _check_open(self) -> None:
         if self._closed:
             raise MailboxClosedError(f"{self!r} was closed")
+
+
+class _Stepping(Protocol):
+    @property
+    def steps(self) -> Steps: ...
+
+
+async def _in_loop(table: _Stepping, make: Make[V]) -> V:
+    """Await steps of a table, in another thread if they would block."""
+    return await (hop(make, table) if table.steps == "blocking" else make())

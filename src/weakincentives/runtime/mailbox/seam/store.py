@@ -110,6 +110,8 @@ class QueueStats(NamedTuple):
     """Age in seconds of the oldest message that waits to be received."""
     unreadable: int = 0
     """The number of records that were set aside because they cannot be leased."""
+    paused: bool = False
+    """Whether nothing is leased until the queue is resumed."""
 
 
 class Listener(Protocol):

@@ -10,6 +10,7 @@
 --       5 wake       ZSET  one token, present while a consumer should look into pending
 --       6 unreadable LIST  what was found in pending and cannot be leased: the record and, on the
 --                          lines after it, its payload if there is one; the last hundred of them
+--       7 paused     STRING  there while the queue is paused: nothing is leased then but by its id
 -- ARGV  1 most      how many to lease at most
 --       2 lasts     for how many milliseconds
 --       3 promotes  "1" to bring back what is due even if enough is pending
@@ -30,7 +31,7 @@
 -- was cancelled.
 
 local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local unreadable = KEYS[6]
+local unreadable, paused = KEYS[6], KEYS[7]
 local PROMOTE, CHUNK, DROP, ASIDE = 500, 1000, 10000, 1000
 local MOST_BYTES, SOME, LONGEST_ID, LONGEST_NUMBER, GONE = 8388608, 32, 512, 14, '-'
 local KEPT_ASIDE, KEPT_RECORD, KEPT_PAYLOAD, FAR = 100, 1000, 65536, 1000000000000
@@ -70,6 +71,10 @@ end
 local acknowledged = ''
 for first = 9, 8 + handles, CHUNK do  -- for Lua cannot pass any number to one command
   acknowledged = acknowledged .. acknowledge(first, math.min(first + CHUNK - 1, 8 + handles))
+end
+
+if #ARGV == 8 + handles and redis.call('EXISTS', paused) == 1 then
+  return { acknowledged, 0, 0, -1, now, 0 }
 end
 
 -- Most looks want one message and find one that was never leased: half the work of the rest.

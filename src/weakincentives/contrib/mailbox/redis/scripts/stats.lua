@@ -7,14 +7,17 @@
 --       4 unreadable LIST  what was set aside (see lease.lua)
 --       5 data       HASH  id -> payload, "-" if the message was cancelled (see cancel.lua): its
 --                          lease counts until it is over, and not as pending then
+--       6 paused     STRING  there while the queue is paused (see pause.lua)
 --
--- Returns { pending, leased, delayed, age in milliseconds of the oldest pending or -1, set aside }.
+-- Returns { pending, leased, delayed, age in milliseconds of the oldest pending or -1, set aside, 1
+-- if the queue is paused }.
 -- The age is exact while at most two thousand are pending: beyond, redelivered ones in the middle
 -- are not looked at.
 
 local LOOK, LONGEST_NUMBER, GONE = 1000, 14, '-'
 
 local pending, invisible, delayed, unreadable, data = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local paused = KEYS[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local waiting = redis.call('LLEN', pending)
@@ -52,4 +55,5 @@ return {
   redis.call('ZCARD', delayed) - visible,
   oldest == math.huge and -1 or math.max(now - oldest, 0),
   redis.call('LLEN', unreadable),
+  redis.call('EXISTS', paused),
 }
