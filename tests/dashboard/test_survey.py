@@ -99,11 +99,11 @@ def test_a_backend_that_fails_is_reported_and_seen_again(
         survey.round()
     assert survey.state.error == "MailboxConnectionError: <b>gone</b>"
     assert survey.state.at == seen_at
-    assert survey.readings()[0].trend.badges == ("cannot be read",)
+    assert survey.readings()[0].verdict.badges == ("cannot be read",)
     survey.reading("orders")
     survey.round()
     assert survey.state.error is None
-    assert survey.readings()[0].trend.badges == ()
+    assert survey.readings()[0].verdict.badges == ()
 
 
 def raising(text: str) -> Any:
@@ -125,6 +125,9 @@ def test_ten_thousand_queues_cost_no_more_than_the_share() -> None:
 
         def queues(self) -> list[str]:
             return [f"queue-{number}" for number in range(10_000)]
+
+        def workers(self) -> list[Any]:
+            return []
 
         def mailbox(self, name: str) -> Any:
             return self

@@ -27,21 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (
-    demo,
-    queues,
-    top,
-    tail,
-    jobs,
-    dlq,
-    move,
-    doctor,
-    worker,
-    dashboard,
-    pausing,
-    workers,
-    evals,
-):
+LOOKING = (queues, top, tail, workers, jobs, doctor)
+ACTING = (pausing, dlq, move, worker, dashboard, evals)
+for room in (demo, *LOOKING, *ACTING):
     room.register(app)
 
 

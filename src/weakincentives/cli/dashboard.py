@@ -42,8 +42,8 @@ def dashboard(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Allow replay, discard, purge or send; can be repeated. Without it the dashboard "
-            "changes nothing.",
+            help="Allow replay, discard, purge, pause or send; can be repeated. Without it the "
+            "dashboard changes nothing.",
             metavar="RIGHT",
         ),
     ] = None,

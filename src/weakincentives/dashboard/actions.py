@@ -44,6 +44,28 @@ class Actor:
         mailbox = self.parts.backend.mailbox(queue)
         return await self.do(Right.PURGE, queue, mailbox.purge, lambda count: (count, "all"))
 
+    async def pause(self, queue: str, because: str) -> None:
+        """Pause a queue for all of its consumers."""
+        check_queue_name(queue)
+        backend, by = self.parts.backend, f"dashboard, asked by {self.client}"
+        await self.do(
+            Right.PAUSE,
+            queue,
+            lambda: backend.pause(queue, because=because or None, by=by),
+            lambda _: (0, because),
+        )
+
+    async def resume(self, queue: str) -> bool:
+        """Resume a queue; False if it was not paused."""
+        check_queue_name(queue)
+        backend, by = self.parts.backend, f"dashboard, asked by {self.client}"
+        return await self.do(
+            Right.PAUSE,
+            queue,
+            lambda: backend.resume(queue, by=by),
+            lambda resumed: (0, "resumed" if resumed else "was not paused"),
+        )
+
     async def do(
         self,
         right: Right,

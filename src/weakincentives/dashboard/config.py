@@ -25,6 +25,7 @@ class Right(StrEnum):
     REPLAY = "replay"
     DISCARD = "discard"
     PURGE = "purge"
+    PAUSE = "pause"
     SEND = "send"
 
     @property

@@ -129,7 +129,7 @@ def letter_queues(survey: Survey) -> list[dict[str, Any]]:
             "name": one.name,
             "letters": one.stats.total,
             "oldest_age_seconds": one.stats.oldest_age_seconds,
-            "change_per_second": one.trend.change,
+            "change_per_second": one.verdict.change,
         }
         for one in found
         if one.stats is not None

@@ -1,9 +1,9 @@
 """The page with all queues, those first that need somebody."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .history import FINE, History
 from .sparkline import sparkline
@@ -11,6 +11,8 @@ from .survey import Survey, SurveyReading
 from .trouble import Severity
 
 __all__ = ["OverviewPage", "QueueRow", "overview"]
+
+V = TypeVar("V")
 
 PAGE_SIZE = 50
 LONGEST_FILTER = 200
@@ -30,6 +32,8 @@ class QueueRow:
     change_per_second: float | None
     drain_seconds: float | None
     stuck_seconds: float | None
+    places: int | None
+    """How many of its jobs workers run at once."""
     counted_seconds_ago: float | None
     has_letters: bool
     error: str | None
@@ -60,7 +64,7 @@ class OverviewPage:
 def _by_trouble(reading: SurveyReading) -> tuple[Any, ...]:
     stats = reading.stats
     waiting = 0 if stats is None else stats.pending
-    return (-reading.trend.severity, -(waiting > 0), -_oldest(reading), -waiting, reading.name)
+    return (-reading.verdict.severity, -(waiting > 0), -_oldest(reading), -waiting, reading.name)
 
 
 def _oldest(reading: SurveyReading) -> float:
@@ -77,7 +81,7 @@ SORTS: dict[str, Callable[[SurveyReading], Any]] = {
     "name": lambda reading: reading.name,
     "pending": lambda reading: (-_pending(reading), reading.name),
     "oldest": lambda reading: (-_oldest(reading), reading.name),
-    "change": lambda reading: (-(reading.trend.change or 0.0), reading.name),
+    "change": lambda reading: (-(reading.verdict.change or 0.0), reading.name),
 }
 
 
@@ -89,9 +93,7 @@ def overview(
     everything = survey.readings()
     matching = [one for one in everything if find.lower() in one.name.lower()]
     matching.sort(key=SORTS[sort])
-    pages = max(-(-len(matching) // PAGE_SIZE), 1)
-    page = min(max(page, 1), pages)
-    shown = matching[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    page, pages, shown = one_page(matching, page, PAGE_SIZE)
     counted = [one.stats for one in everything if one.stats is not None]
     return OverviewPage(
         queues=[_row(reading, history) for reading in shown],
@@ -101,7 +103,7 @@ def overview(
         pages=pages,
         total=len(matching),
         all=len(everything),
-        alarms=sum(one.trend.severity >= Severity.ALARM for one in everything),
+        alarms=sum(one.verdict.severity >= Severity.ALARM for one in everything),
         pending=sum(stats.pending for stats in counted),
         in_flight=sum(stats.in_flight for stats in counted),
         delayed=sum(stats.delayed for stats in counted),
@@ -110,20 +112,28 @@ def overview(
     )
 
 
+def one_page(items: Sequence[V], page: int, size: int) -> tuple[int, int, Sequence[V]]:
+    """Return the number of the page nearest to the one asked for, how many there are, and it."""
+    pages = max(-(-len(items) // size), 1)
+    page = min(max(page, 1), pages)
+    return page, pages, items[(page - 1) * size : page * size]
+
+
 def _row(reading: SurveyReading, history: History) -> QueueRow:
-    stats, trend, now = reading.stats, reading.trend, time.time()
+    stats, verdict, now = reading.stats, reading.verdict, time.time()
     samples = history.read(reading.name, FINE.keep)
     return QueueRow(
         name=reading.name,
-        severity=trend.severity.name.lower(),
-        badges=tuple(str(badge) for badge in trend.badges),
+        severity=verdict.severity.name.lower(),
+        badges=tuple(str(badge) for badge in verdict.badges),
         pending=None if stats is None else stats.pending,
         in_flight=None if stats is None else stats.in_flight,
         delayed=None if stats is None else stats.delayed,
         oldest_age_seconds=None if stats is None else stats.oldest_age_seconds,
-        change_per_second=trend.change,
-        drain_seconds=trend.drain_seconds,
-        stuck_seconds=trend.stuck_seconds,
+        change_per_second=verdict.change,
+        drain_seconds=verdict.drain_seconds,
+        stuck_seconds=verdict.stuck_seconds,
+        places=reading.places,
         counted_seconds_ago=None if stats is None else round(reading.age_seconds, 1),
         has_letters=reading.has_letters,
         error=reading.error,

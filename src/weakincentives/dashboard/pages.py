@@ -21,6 +21,7 @@ from .parts import parts_of
 from .passes import RunningPass
 from .queue_page import queue_page
 from .rendering import json_response, wants_json
+from .workers_page import workers_page
 
 __all__ = ["ROUTES", "form_of"]
 
@@ -92,6 +93,33 @@ async def purge_queue(request: Request) -> Response:
     name = request.path_params["name"]
     removed = await actor_of(request).purge(name)
     return json_response({"removed": removed}) if wants_json(request) else _back(request, "/")
+
+
+async def pause_queue(request: Request) -> Response:
+    """Stop all consumers of a queue."""
+    name, form = request.path_params["name"], await form_of(request)
+    await actor_of(request).pause(name, form.get("because", "").strip())
+    if wants_json(request):
+        return json_response({"paused": True})
+    return _back(request, f"/queues/{name}")
+
+
+async def resume_queue(request: Request) -> Response:
+    """Let the consumers of a queue go on."""
+    name = request.path_params["name"]
+    resumed = await actor_of(request).resume(name)
+    if wants_json(request):
+        return json_response({"resumed": resumed})
+    return _back(request, f"/queues/{name}")
+
+
+async def show_workers(request: Request) -> Response:
+    """Show who serves the queues."""
+    parts, asked = parts_of(request), request.query_params
+    view = workers_page(
+        parts.survey.workers, find=asked.get("find", ""), page=_number(asked.get("page"), 1)
+    )
+    return parts.renderer.page(request, "workers", view)
 
 
 async def find_job(request: Request) -> Response:
@@ -228,6 +256,9 @@ ROUTES: list[BaseRoute] = [
     Route("/queues/{name}", show_queue),
     Route("/queues/{name}/send", send_message, methods=["POST"]),
     Route("/queues/{name}/purge", purge_queue, methods=["POST"]),
+    Route("/queues/{name}/pause", pause_queue, methods=["POST"]),
+    Route("/queues/{name}/resume", resume_queue, methods=["POST"]),
+    Route("/workers", show_workers),
     Route("/jobs", find_job),
     Route("/jobs/{id}", show_job),
 ]

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from weakincentives.error_text import printable
 from weakincentives.runtime.mailbox import InvalidParameterError
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.message import as_datetime
@@ -16,6 +17,7 @@ from .formatting import time_text
 from .history import History
 from .search import Bounds, Found, message_terms, search
 from .survey import Survey
+from .workers_page import HeldView, held_in
 
 __all__ = ["MessageView", "QueuePage", "queue_page"]
 
@@ -42,6 +44,15 @@ class MessageView:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseView:
+    """Who has paused a queue, when and why."""
+
+    by: str
+    at: str
+    because: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePage:
     """What is known of one queue."""
 
@@ -62,6 +73,10 @@ class QueuePage:
     chart: list[list[int]]
     """Times, and the counts of pending, in flight and delayed messages then."""
     can_peek: bool
+    places: int | None
+    pause: PauseView | None
+    held: list[HeldView]
+    """Messages in flight, as far as workers tell: those that they have held the longest."""
     messages: list[MessageView]
     find: str
     start: int
@@ -102,25 +117,28 @@ def queue_page(
         wanted = message_terms(find, reader, mailbox)
         bounds = Bounds(PAGE_SIZE) if find.strip() else Bounds(PAGE_SIZE, PAGE_SIZE)
         found = search(mailbox, wanted, start=start, bounds=bounds)
-    trend = None if reading is None else reading.trend
+    verdict = None if reading is None else reading.verdict
     whole = len(found.messages) == 1
     return QueuePage(
         name=name,
-        severity="quiet" if trend is None else trend.severity.name.lower(),
-        badges=() if trend is None else tuple(str(badge) for badge in trend.badges),
+        severity="quiet" if verdict is None else verdict.severity.name.lower(),
+        badges=() if verdict is None else tuple(str(badge) for badge in verdict.badges),
         error=None if reading is None else reading.error,
         pending=None if stats is None else stats.pending,
         in_flight=None if stats is None else stats.in_flight,
         delayed=None if stats is None else stats.delayed,
         unreadable=0 if stats is None else stats.unreadable,
         oldest_age_seconds=None if stats is None else stats.oldest_age_seconds,
-        change_per_second=None if trend is None else trend.change,
-        drain_seconds=None if trend is None else trend.drain_seconds,
+        change_per_second=None if verdict is None else verdict.change,
+        drain_seconds=None if verdict is None else verdict.drain_seconds,
         has_letters=reading is not None and reading.has_letters,
         span=span,
         spans=tuple(SPANS),
         chart=_chart(history, name, SPANS[span]),
         can_peek=can_peek,
+        places=None if reading is None else reading.places,
+        pause=_pause(backend, name) if stats is not None and stats.paused else None,
+        held=held_in(survey.workers, name),
         messages=[_message(mailbox, reader, place, one, whole) for place, one in found.messages],
         find=find,
         start=start,
@@ -154,6 +172,14 @@ def _message(
         reply_id=None if envelope is None else envelope.reply_id,
         contents=contents,
     )
+
+
+def _pause(backend: Backend, name: str) -> PauseView | None:
+    for pause in backend.paused():
+        if pause.queue == name:
+            because = pause.because and printable(pause.because)
+            return PauseView(printable(pause.by), time_text(pause.paused_at), because)
+    return None  # it was resumed meanwhile
 
 
 def _chart(history: History, name: str, seconds: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from .config import DashboardConfig
 from .formatting import age_text, change_text, count_text, time_text
 from .sparkline import HEIGHT, WIDTH
 from .survey import Survey
+from .trouble import SEVERITIES
 
 __all__ = ["Renderer", "wants_json"]
 
@@ -46,6 +47,7 @@ class Renderer:
             "rights": {str(right) for right in config.rights},
             "has_token": config.token is not None,
             "interval": config.interval,
+            "badge_class": {str(one): kind.name.lower() for one, kind in SEVERITIES.items()},
             "line_width": WIDTH,
             "line_height": HEIGHT,
         }

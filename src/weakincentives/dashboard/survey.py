@@ -16,7 +16,8 @@ from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
 from .history import Counts, History
-from .trouble import Look, QueueVerdict, trend_of
+from .trouble import Look, QueueVerdict, verdict_of
+from .worker_list import WorkerList
 
 __all__ = ["Survey", "SurveyReading", "SurveyState"]
 
@@ -31,7 +32,7 @@ QUIET_ROUNDS = 5
 REMEMBERED, MOST_LOOKS = 120.0, 100
 """For how many seconds single looks are remembered, and how many of them."""
 MOST_QUEUES = 100_000
-NO_TREND = trend_of(())
+NO_VERDICT = verdict_of(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class SurveyReading:
     """How long ago that was."""
     error: str | None
     has_letters: bool
-    trend: QueueVerdict
+    verdict: QueueVerdict
+    places: int | None
+    """How many jobs of it workers run at once; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class SurveyedQueue:
 
     mailbox: Mailbox[Any, Any] | None = None
     looks: tuple[Look, ...] = ()
-    trend: QueueVerdict = NO_TREND
+    verdict: QueueVerdict = NO_VERDICT
     error: str | None = None
     has_letters: bool | None = None
     """None: not known, because it has never held anything."""
@@ -99,6 +102,7 @@ class Survey:
     ) -> None:
         self._backend = backend
         self._history = history
+        self.workers = WorkerList(backend, clock)
         self._interval = interval
         self._clock = clock
         self._queues: dict[str, SurveyedQueue] = {}
@@ -119,7 +123,8 @@ class Survey:
     def readings(self) -> list[SurveyReading]:
         """Return what is known of each queue."""
         now = self._clock()
-        return [_reading(name, queue, now) for name, queue in self._queues.items()]
+        places = self.workers.places
+        return [_reading(name, queue, now, places(name)) for name, queue in self._queues.items()]
 
     def reading(self, name: str) -> SurveyReading | None:
         """Return what is known of one queue, and count it in the next round."""
@@ -127,7 +132,7 @@ class Survey:
         if queue is None:
             return None
         self._asked.add(name)
-        return _reading(name, queue, self._clock())
+        return _reading(name, queue, self._clock(), self.workers.places(name))
 
     def when_done(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every round, in the survey's thread."""
@@ -150,6 +155,7 @@ class Survey:
         error: str | None = None
         try:
             self._list(started)
+            self.workers.refresh()
             error = self._count(self._clock())
         except WinkError as failure:
             error = f"{type(failure).__name__}: {failure}"
@@ -193,9 +199,9 @@ class Survey:
                 stats = queue.mailbox.stats()
             except WinkError as failure:
                 error = queue.error = f"{type(failure).__name__}: {failure}"
-                queue.trend = trend_of(queue.looks, is_reachable=False)
+                queue.verdict = verdict_of(queue.looks, is_reachable=False)
             else:
-                self._was_counted(queue, queue.mailbox, stats)
+                self._was_counted(name, queue, queue.mailbox, stats)
                 counted[name] = Counts(stats.pending, stats.in_flight, stats.delayed)
             if self._clock() >= until or self._stop.is_set():
                 break
@@ -220,7 +226,7 @@ class Survey:
                 yield name, queue
 
     def _was_counted(
-        self, queue: SurveyedQueue, mailbox: Mailbox[Any, Any], stats: MailboxStats
+        self, name: str, queue: SurveyedQueue, mailbox: Mailbox[Any, Any], stats: MailboxStats
     ) -> None:
         now = self._clock()
         queue.error = None
@@ -228,7 +234,11 @@ class Survey:
         queue.looks = (*remembered[1 - MOST_LOOKS :], Look(now, stats))
         if queue.has_letters is None and stats.pending:
             queue.has_letters = _holds_letters(mailbox)
-        queue.trend = trend_of(queue.looks, has_letters=bool(queue.has_letters))
+        queue.verdict = verdict_of(
+            queue.looks,
+            has_letters=bool(queue.has_letters),
+            places=self.workers.places(name),
+        )
 
 
 def is_letter(envelope: Envelope) -> bool:
@@ -246,7 +256,7 @@ def _holds_letters(mailbox: Mailbox[Any, Any]) -> bool:
         return False
 
 
-def _reading(name: str, queue: SurveyedQueue, now: float) -> SurveyReading:
+def _reading(name: str, queue: SurveyedQueue, now: float, places: int | None) -> SurveyReading:
     looks = queue.looks
     return SurveyReading(
         name=name,
@@ -254,5 +264,6 @@ def _reading(name: str, queue: SurveyedQueue, now: float) -> SurveyReading:
         age_seconds=now - looks[-1].at if looks else float("inf"),
         error=queue.error,
         has_letters=bool(queue.has_letters),
-        trend=queue.trend,
+        verdict=queue.verdict,
+        places=places,
     )

@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 from weakincentives.runtime.mailbox import MailboxStats
 
-__all__ = ["Badge", "Look", "QueueVerdict", "Severity", "trend_of"]
+__all__ = ["Badge", "Look", "QueueVerdict", "Severity", "verdict_of"]
 
 RATE_SECONDS = 30.0
 """Over how many seconds a rate is measured."""
 STUCK_SECONDS = 60.0
 """For how long nothing must have moved before a queue is said to make no progress."""
+UNSERVED_SECONDS = 20.0
+"""For how long nothing must have moved before a queue without workers is said to have no consumer:
+a program may receive from it without a loop, and tell nobody."""
 STUCK_LOOKS = 4
 """How many looks must agree on that."""
 SAME_MESSAGE = 2.0
@@ -30,7 +33,9 @@ class Badge(StrEnum):
     """A short word beside the name of a queue."""
 
     UNREACHABLE = "cannot be read"
+    NO_CONSUMER = "no consumer"
     NO_PROGRESS = "no progress"
+    PAUSED = "paused"
     DEAD_LETTERS = "dead letters"
     UNREADABLE = "unreadable records"
     GROWING = "growing"
@@ -48,7 +53,9 @@ class Severity(IntEnum):
 
 SEVERITIES = {
     Badge.UNREACHABLE: Severity.ALARM,
+    Badge.NO_CONSUMER: Severity.ALARM,
     Badge.NO_PROGRESS: Severity.ALARM,
+    Badge.PAUSED: Severity.WARNING,
     Badge.DEAD_LETTERS: Severity.WARNING,
     Badge.UNREADABLE: Severity.WARNING,
     Badge.GROWING: Severity.NOTICE,
@@ -73,10 +80,17 @@ class QueueVerdict:
         return max((SEVERITIES[badge] for badge in self.badges), default=Severity.QUIET)
 
 
-def trend_of(
-    looks: Sequence[Look], *, has_letters: bool = False, is_reachable: bool = True
+def verdict_of(
+    looks: Sequence[Look],
+    *,
+    has_letters: bool = False,
+    is_reachable: bool = True,
+    places: int | None = None,
 ) -> QueueVerdict:
-    """Return what follows from the looks of the last minutes, oldest first."""
+    """Return what follows from the looks of the last minutes, oldest first.
+
+    ``places`` is how many jobs of the queue workers run at once; None if that is not known.
+    """
     change = _change(looks)
     stats = looks[-1].stats if looks else None
     stuck = _stuck(looks)
@@ -86,8 +100,13 @@ def trend_of(
     badges = []
     if not is_reachable:
         badges.append(Badge.UNREACHABLE)
-    if stuck is not None and not has_letters:
-        badges.append(Badge.NO_PROGRESS)
+    if stats is not None and stats.paused:
+        badges.append(Badge.PAUSED)
+    elif stuck is not None and not has_letters:
+        if places == 0:
+            badges.append(Badge.NO_CONSUMER)
+        elif stuck >= STUCK_SECONDS:
+            badges.append(Badge.NO_PROGRESS)
     if has_letters and stats is not None and stats.total:
         badges.append(Badge.DEAD_LETTERS)
     if stats is not None and stats.unreadable:
@@ -117,7 +136,7 @@ def _change(looks: Sequence[Look]) -> float | None:
 
 
 def _is_growing(looks: Sequence[Look]) -> bool:
-    """Whether it has grown in both halves of the time: a single burst is no trend."""
+    """Whether it has grown in both halves of the time: a single burst is no verdict."""
     recent = _recent(looks, RATE_SECONDS)
     if len(recent) < 3 or recent[-1].at - recent[0].at < RATE_SECONDS / 2:
         return False
@@ -141,7 +160,7 @@ def _stuck(looks: Sequence[Look]) -> float | None:
             break
         since, count = look, count + 1
     for_long = last.at - since.at
-    return for_long if for_long >= STUCK_SECONDS and count >= STUCK_LOOKS else None
+    return for_long if for_long >= UNSERVED_SECONDS and count >= STUCK_LOOKS else None
 
 
 def _is_waiting(look: Look) -> bool:
