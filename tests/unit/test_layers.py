@@ -20,6 +20,7 @@ PLANTED = {
         ("runtime.mailbox.send", "contrib.mailbox.urls"),
         ("runtime.group.health_server", "observability.prometheus"),
         ("observability.observe", "cli.app"),
+        ("runtime.group.readiness", "dashboard.survey"),
     ],
     "Layers of the runtime": [
         ("runtime.mailbox.send", "runtime.worker.backoff"),

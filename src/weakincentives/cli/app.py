@@ -11,7 +11,7 @@ from weakincentives.error_text import one_line, place_of
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-from . import dlq, doctor, evals, jobs, move, pausing, queues, tail, top, worker, workers
+from . import dashboard, dlq, doctor, evals, jobs, move, pausing, queues, tail, top, worker, workers
 from .output import ReaderGoneError, fail, flush_output, prepare_output, print_line, unwritten
 
 __all__ = ["app", "run"]
@@ -27,8 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-ROOMS = (demo, queues, pausing, top, tail, jobs, dlq, move, doctor, workers, worker, evals)
-for room in ROOMS:
+LOOKING = (queues, top, tail, workers, jobs, doctor)
+ACTING = (pausing, dlq, move, worker, dashboard, evals)
+for room in (demo, *LOOKING, *ACTING):
     room.register(app)
 
 

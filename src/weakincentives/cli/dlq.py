@@ -11,8 +11,10 @@ import typer
 
 from weakincentives.errors import WinkError
 from weakincentives.runtime.dead_letters import find
+from weakincentives.runtime.dead_letters.filters import letter_filter
 from weakincentives.runtime.dead_letters.find import FoundLetter, LetterFinder
 from weakincentives.runtime.dead_letters.fingerprint import fingerprint_of
+from weakincentives.runtime.dead_letters.groups import LetterGroups
 from weakincentives.runtime.dead_letters.letter import DeadLetter
 from weakincentives.runtime.dead_letters.replay import Replay
 from weakincentives.runtime.leases.walk import Walk
@@ -23,8 +25,8 @@ from weakincentives.runtime.mailbox.seam.backend import Backend
 from . import output
 from .backends import connect_existing, store_mailbox
 from .completion import queue_names
-from .filters import LetterFilters, letter_filter
-from .letter_groups import LetterGroups, short, time_text
+from .filters import LetterFilters
+from .letter_groups import print_groups, short, time_text
 from .passes import DryRunOption, EnoughError, Pass, YesOption, looking
 from .queues import DEFAULT_URL, JsonOption, UrlOption, existing_mailbox
 
@@ -67,7 +69,7 @@ def list_letters(
         for group in groups.largest_first():
             output.print_json(group.shown())
     elif groups.count:
-        groups.print(f"{output.counted(groups.count, 'dead letter')} in {queue}")
+        print_groups(groups, f"{output.counted(groups.count, 'dead letter')} in {queue}")
     else:
         output.print_line(f"No dead letter of {queue} matches.")
 
@@ -152,7 +154,7 @@ def _carry_out(
         groups = LetterGroups()
         count = job.rehearse(walk(dry_run=True), groups.add)
         if count and not as_json:
-            groups.print(f"{output.counted(count, 'dead letter')} to {verb}")
+            print_groups(groups, f"{output.counted(count, 'dead letter')} to {verb}")
         if not job.is_confirmed(dry_run):
             job.tell(groups=[group.shown() for group in groups.largest_first()])
             return

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
+from weakincentives.runtime.dead_letters.filters import message_filter
 from weakincentives.runtime.dead_letters.move import Move
 
 from . import output
 from .backends import connect_existing, store_mailbox
 from .completion import queue_names
-from .filters import MessageFilters, message_filter
+from .filters import MessageFilters
 from .passes import DryRunOption, Pass, YesOption
 from .queues import DEFAULT_URL, JsonOption, UrlOption, existing_mailbox
 

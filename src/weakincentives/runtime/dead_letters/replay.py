@@ -125,7 +125,7 @@ class Replay:
     """One pass over a mailbox of dead letters, which sends those that are wanted again.
 
     ``source_of`` returns the mailbox that a letter is sent to; a letter for which it raises
-    `InvalidParameterError` stays in place.
+    `InvalidParameterError` stays in place. ``edited`` is JSON to send instead of their bodies.
     """
 
     def __init__(
@@ -134,8 +134,11 @@ class Replay:
         source_of: Callable[[DeadLetter[Any]], StoreMailbox[Any, Any]],
         wanted: Callable[[FoundLetter], bool] | None,
         resolver: MailboxResolver[Any] | None = None,
+        *,
+        edited: bytes | None = None,
     ) -> None:
         self._dlq = dlq
+        self._edited = edited
         self._source_of = source_of
         self._resolver = resolver
         self._sequels = RememberedIds()
@@ -196,7 +199,9 @@ class Replay:
     def _body(self, source: StoreMailbox[Any, Any], payload: Any, letter: DeadLetter[Any]) -> Any:
         """Return the body to send: the stored JSON unchanged if both mailboxes use JSON."""
         if isinstance(source._sealer, ObjectSealer):
-            return letter.body
+            return letter.body if self._edited is None else msgspec.json.decode(self._edited)
+        if self._edited is not None:
+            return Verbatim(msgspec.Raw(self._edited), letter.body_type)
         if letter.raw_payload is not None:
             try:
                 broken = self._json.open(letter.raw_payload)
