@@ -81,7 +81,7 @@ def test_a_planted_queue_name_is_left_out(path: Path, caplog: pytest.LogCaptureF
     with connect(f"sqlite:///{path}") as backend:
         backend.mailbox("good").send(1)
         planter = apsw.Connection(str(path))
-        planter.execute("INSERT INTO queue (name) VALUES ('../{bad} name'), (X'FF'), ('')")
+        planter.execute("INSERT INTO queue (name) VALUES ('../{bad} name'), (X'FF'), ('?')")
         planter.close()
         assert backend.queues() == ["good"]
     assert "3 queues cannot be opened" in caplog.text

@@ -136,7 +136,7 @@ def test_other_threads_wait_for_a_transaction_and_do_not_join_it(
         left.set()
 
     def fail(connection: apsw.Connection) -> None:
-        store.put_in(connection, None, (Outgoing("ours", b"1"),))
+        store.put_in(connection, (Outgoing("ours", b"1"),))
         inside.set()
         assert not left.wait(0.05)
         raise ZeroDivisionError

@@ -34,6 +34,7 @@ local unreadable = KEYS[6]
 local PROMOTE, CHUNK, DROP, ASIDE = 500, 1000, 10000, 1000
 local MOST_BYTES, SOME, LONGEST_ID, LONGEST_NUMBER, GONE = 8388608, 32, 512, 14, '-'
 local KEPT_ASIDE, KEPT_RECORD, KEPT_PAYLOAD, FAR = 100, 1000, 65536, 1000000000000
+local TOKEN_LASTS = 3600000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -63,8 +64,6 @@ local function acknowledge(first, last)
   if #held > 0 then
     redis.call('HDEL', data, unpack(ids))
     redis.call('ZREM', invisible, unpack(held))
-    -- So that nothing stays behind of a queue that gets no more messages.
-    if redis.call('EXISTS', data) == 0 then redis.call('UNLINK', wake) end
   end
   return table.concat(answers)
 end
@@ -287,7 +286,10 @@ else
     promoted = promote()
     if promoted > 0 then left = lease_next() end
   end
-  if left or promoted > 0 then call('ZADD', wake, 0, '1') end
+  if left or promoted > 0 then
+    call('ZADD', wake, 0, '1')
+    call('PEXPIRE', wake, TOKEN_LASTS)
+  end
   if dropped >= DROP or aside + cancelled >= ASIDE then next_due = 0 end
 end
 

@@ -8,7 +8,9 @@
 --       2 data       HASH  id -> payload; every message has its one entry here until it is gone,
 --                          which is "-" if it was cancelled while it was leased
 --       3 delayed    ZSET  record -> when it becomes visible
---       4 wake       ZSET  one token, present while a consumer should look into pending
+--       4 wake       ZSET  one token, present while a consumer should look into pending. It expires
+--                          after an hour, so that an empty queue leaves nothing behind: one that is
+--                          so old has nobody who waits for it, and who comes to wait looks first
 --       5 sent       ZSET  id chosen by the sender -> when first sent; known for five minutes from
 --                          then. An id that is to be known for longer is dated so much later
 --       and only if the sender of the one message waits for a reply, made in the same step:
@@ -28,7 +30,7 @@
 local pending, data, delayed, wake, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local entry, expiry = KEYS[6], KEYS[7]
 local max_size, replicated, details = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3]
-local REMEMBER, FORGET, LINGER = 300000, 1000, 60000
+local REMEMBER, FORGET, LINGER, TOKEN_LASTS = 300000, 1000, 60000, 3600000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -69,6 +71,7 @@ local function join_line(ids, records)
   if length == #records then
     -- It was empty, so nobody else has rung: others pass the token on while something is left.
     redis.call('ZADD', wake, 0, '1')
+    redis.call('PEXPIRE', wake, TOKEN_LASTS)
   end
   return refused
 end

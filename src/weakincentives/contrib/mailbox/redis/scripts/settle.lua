@@ -21,7 +21,7 @@ local pending, invisible, data, delayed, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local step, after, repeated = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local steps, CHUNK, GONE = {}, 1000, '-'
+local steps, CHUNK, GONE, TOKEN_LASTS = {}, 1000, '-', 3600000
 
 local function id_of(handle)
   return string.match(handle, '^[^|]*')
@@ -32,8 +32,6 @@ function steps.ack(handles)
   for i, handle in ipairs(handles) do ids[i] = id_of(handle) end
   redis.call('HDEL', data, unpack(ids))
   redis.call('ZREM', invisible, unpack(handles))
-  -- So that nothing stays behind of a queue that gets no more messages.
-  if redis.call('EXISTS', data) == 0 then redis.call('UNLINK', wake) end
 end
 
 -- The record of a message that is given back.
@@ -78,7 +76,10 @@ local function give_back(handles)
     redis.call(undone and 'RPUSH' or 'LPUSH', pending, unpack(back))
   end
   redis.call('ZREM', invisible, unpack(handles))
-  if after == 0 then redis.call('ZADD', wake, 0, '1') end
+  if after == 0 then
+    redis.call('ZADD', wake, 0, '1')
+    redis.call('PEXPIRE', wake, TOKEN_LASTS)
+  end
 end
 
 steps.failed, steps.put_off, steps.undone = give_back, give_back, give_back
