@@ -9,6 +9,7 @@ from weakincentives.runtime.mailbox import (
     Peeked,
     SerializationError,
     UnsupportedOperationError,
+    WorkerInfo,
 )
 from weakincentives.runtime.mailbox.seam.backend import Backend
 
@@ -40,16 +41,12 @@ def findings(backend: Backend, queues: Sequence[str]) -> Iterator[Finding]:
         yield from _of_worker(worker)
 
 
-def _workers(backend: Backend) -> list[Any] | None:
+def _workers(backend: Backend) -> list[WorkerInfo] | None:
     """Return the workers that serve the backend; None where that is unknown."""
-    listed: Any = getattr(backend, "workers", None)
-    if listed is None:
-        return None
     try:
-        workers: list[Any] = listed()
+        return backend.workers()
     except UnsupportedOperationError:
         return None
-    return workers
 
 
 def _of_stats(queue: str, stats: MailboxStats) -> Iterator[Finding]:
