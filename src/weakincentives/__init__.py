@@ -1,10 +1,9 @@
 """Durable, typed mailboxes with SQS semantics for Python, and the loops that serve them."""
 
 from weakincentives.runtime.mailbox.seam.backend import Backend
+from weakincentives.version import __version__
 
 __all__ = ["Backend", "__version__", "connect"]
-
-__version__ = "0.1.0"
 
 
 def connect(url: str) -> Backend:

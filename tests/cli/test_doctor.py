@@ -289,6 +289,16 @@ def test_workers_say_what_they_serve_and_hold(
     assert "whose lease is over" in found
 
 
+def test_people_see_a_few_of_many_alike(on_sqlite: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_checks, "UNSERVED_SECONDS", 0.0)
+    for n in range(12):
+        on_sqlite.ok("send", f"q{n}", "1")
+    assert len(found_by(on_sqlite)) == 13
+    shown = on_sqlite("doctor")[1]
+    assert shown.count("warning: nobody consumes") == 10
+    assert shown.endswith("3 more: nobody consumes this queue\n")
+
+
 def test_a_message_that_fails_again_and_again(on_sqlite: Wink) -> None:
     for _ in range(queue_checks.MANY_DELIVERIES):
         on_sqlite.ok("receive", "orders", "--visibility", "0")

@@ -213,7 +213,7 @@ def test_a_short_run_is_never_listed_and_leaves_no_thread() -> None:
     box, table = InMemoryMailbox[int]("jobs"), Broken(hangs=False)
     box.store.worker_table = table  # type: ignore[attr-defined]
     Worker(box, print).run(max_iterations=1, wait_time_seconds=0)
-    eventually(lambda: "worker-announcer" not in [one.name for one in threading.enumerate()])
+    eventually(lambda: "announcer" not in [one.name for one in threading.enumerate()])
     assert table.writes == 0
 
 

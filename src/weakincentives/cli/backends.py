@@ -22,6 +22,7 @@ __all__ = [
     "is_in_memory",
     "newest_messages",
     "rehearsal_of",
+    "scheme_of",
     "store_mailbox",
 ]
 
@@ -41,7 +42,7 @@ def connect_existing(url: str) -> Backend:
 
 def absence_of(url: str, backend: Backend, queue: str) -> str | None:
     """Return a text that says that the queue does not exist, or may not; None if it does."""
-    scheme = _scheme(url)
+    scheme = scheme_of(url)
     names = backend.queues() if scheme in ("sqlite", "memory") else None
     mailbox = backend.mailbox(queue)  # raises for a bad name
     if names is not None:
@@ -71,16 +72,17 @@ def newest_messages(
 
 def is_in_memory(url: str) -> bool:
     """Return whether messages exist only in the memory of this process."""
-    return _scheme(url) == "memory"
+    return scheme_of(url) == "memory"
 
 
-def _scheme(url: str) -> str:
+def scheme_of(url: str) -> str:
+    """Return the part of a URL that says what kind of backend it names."""
     return url.partition("://")[0].lower()
 
 
 def rehearsal_of(url: str, queue: str) -> InMemoryMailbox[Any, Any] | None:
     """Return a mailbox that refuses the same messages; None if connecting creates no file."""
-    if _scheme(url) != "sqlite":
+    if scheme_of(url) != "sqlite":
         return None
     _, max_bytes = options_in(url, split_url(url))
     return InMemoryMailbox(queue, serialize=True, max_bytes=max_bytes)

@@ -32,9 +32,10 @@ BUDGET = 0.5
 FIRST_LOOK = 2.0
 """The first look may take as long as one with this interval, so that most queues are in it."""
 SHOWN = 30
+SPARKS = 12
 COLUMNS = (
     *("queue", "pending", "in flight", "delayed", "oldest"),
-    *("in/s", "out/s", "drained in", "pending, last minute"),
+    *("in/s", "out/s", "drained in", "last minute"),
 )
 
 
@@ -165,6 +166,7 @@ class QueueWatch:
         """Return the table and what it leaves out."""
         rows = (_row(facts) for facts in self.facts())
         table = tables.table(f"Queues by {self.order}", COLUMNS, rows)
+        table.box = None  # so that it fits into 80 columns
         notes = []
         if self.hidden:
             notes.append(f"{self.hidden} more; sort otherwise, or name queues")
@@ -181,7 +183,7 @@ def _row(facts: dict[str, Any]) -> tuple[object, ...]:
         _rate(facts["in_per_second"]),
         _rate(facts["out_per_second"]),
         None if drained is None else output.duration(drained),
-        sparkline(facts["depths"]),
+        sparkline(facts["depths"], SPARKS),
     )
 
 

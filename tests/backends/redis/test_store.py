@@ -122,7 +122,7 @@ def test_the_oldest_of_all_that_wait(box: Box, server: Standalone) -> None:
     assert age is not None
     assert age >= 0.3
     assert box.purge() == 1501
-    assert driven(store.stats()) == (0, 0, 0, None, 0)
+    assert driven(store.stats()) == (0, 0, 0, None, 0, False)
 
 
 @pytest.mark.parametrize("settled", ["resolve", "cancel"])

@@ -53,7 +53,7 @@ def test_a_cancelled_lease_ends_as_any_other_and_then_is_gone(
     clock.advance(11)
     assert driven(store.cancel(["b"])) == [None]
     assert driven(store.cancel(["c"])) == [b"c"]
-    assert driven(store.stats()) == (3, 0, 0, 11.0, 0)
+    assert driven(store.stats()) == (3, 0, 0, 11.0, 0, False)
     assert [seen.id for seen in driven(store.peek(10))] == ["d", "e", "a"]
     leases = store.lease_now(1000, 30)
     assert [message.id for message in leases.messages] == ["d", "e", "a"]
@@ -69,7 +69,7 @@ def test_a_lease_that_ran_out_is_counted_though_its_message_is_dropped(
     clock.advance(11)
     leases = store.lease_now(1, 10)
     assert (list(leases.messages), leases.expired) == ([], 1)
-    assert driven(store.stats()) == (0, 0, 0, None, 0)
+    assert driven(store.stats()) == (0, 0, 0, None, 0, False)
 
 
 def test_one_of_a_batch_is_cancelled(store: SQLiteStore, clock: TwoClocks) -> None:

@@ -119,7 +119,7 @@ def test_every_message_of_version_2_is_there(
     second: Path, opened: Callable[..., Database], clock: TwoClocks
 ) -> None:
     store = SQLiteStore(opened(), "jobs")
-    assert driven(store.stats()) == (3, 1, 3, 20.0, 0)
+    assert driven(store.stats()) == (3, 1, 3, 20.0, 0, False)
     handle = f"{(1 << 40) + 3}.77"
     assert driven(store.lease_states([handle])) == ["held"]
     assert None not in driven(store.cancel(["leased", "named"]))
@@ -127,7 +127,7 @@ def test_every_message_of_version_2_is_there(
     clock.advance(80)
     left = sorted(message.id for message in store.lease_now(10, 60).messages)
     assert left == ["again", "later", "nacked", "nacked too", "new"]
-    assert driven(store.stats()) == (0, 5, 0, None, 0)
+    assert driven(store.stats()) == (0, 5, 0, None, 0, False)
 
 
 def test_a_reply_of_version_2_can_be_started_and_replayed(
@@ -189,3 +189,17 @@ def test_an_upgrade_that_fails_changes_nothing(
             opened()
     assert (schema_of(old), columns_of(old)) == before
     assert driven(SQLiteStore(opened(), "jobs").stats()).pending == 3
+
+
+def test_a_queue_of_version_3_can_be_paused(second: Path, opened: Callable[..., Database]) -> None:
+    connection = apsw.Connection(str(second))
+    connection.execute(read_script("version_3.sql"))
+    connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    store = SQLiteStore(opened(), "jobs")
+    driven(store.pause_table.pause("jobs", b"why"))
+    driven(store.worker_table.write("me", b"{}", 60))
+    assert store.lease_now(1, 60).messages == ()
+    assert driven(store.pause_table.resume("jobs"))
+    assert len(store.lease_now(1, 60).messages) == 1
+    assert [row.entry for row in driven(store.worker_table.rows())] == [b"{}"]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import weakincentives
 from weakincentives.ids import new_id
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import (
@@ -23,6 +22,7 @@ from weakincentives.runtime.mailbox.seam.driver import run as run_coroutine
 from weakincentives.runtime.mailbox.seam.optional_protocols import backend_of
 from weakincentives.runtime.mailbox.seam.worker_table import WorkerTable, lists_workers
 from weakincentives.runtime.mailbox.workers import HeldMessage, LoopInfo, WorkerInfo, encoded
+from weakincentives.version import __version__
 
 from .attempt import Attempt
 
@@ -95,7 +95,7 @@ class Announcer:
             self._loops[key] = loop
             if self._thread is not None:
                 return
-            thread = threading.Thread(target=self._run, name="worker-announcer", daemon=True)
+            thread = threading.Thread(target=self._run, name="announcer", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -196,7 +196,7 @@ class Announcer:
             id=self._id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=weakincentives.__version__,
+            version=__version__,
             started_at=self._started_at,
             loops=tuple(infos.values())[:MOST_LOOPS],
             held=len(held),

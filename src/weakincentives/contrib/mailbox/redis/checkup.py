@@ -1,7 +1,7 @@
 """Looks for what will hurt in the settings and the state of a Redis server."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -40,7 +40,9 @@ return refused
 PROBED_KEYS = ("{queue:doctor}:data", "{replies:doctor}")
 
 
-def findings(backend: RedisBackend) -> Iterator[Finding]:
+def findings(
+    backend: RedisBackend, url: str, queues: Callable[[], Sequence[str]]
+) -> Iterator[Finding]:
     """Yield what will hurt, for each primary."""
     for name, node in _primaries(backend._client):
         try:

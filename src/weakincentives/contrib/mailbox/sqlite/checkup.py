@@ -2,13 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import apsw
 
 from weakincentives.contrib.mailbox.finding import Finding
+from weakincentives.contrib.mailbox.urls import split_url
 
+from .backend import SQLiteBackend, options_in, path_of
 from .connection import JOURNAL_BYTES
 
 __all__ = ["findings"]
@@ -24,9 +26,12 @@ LITTLE_SPACE, NO_SPACE = 2**30, 100 * 2**20
 LARGE_JOURNAL = 4 * JOURNAL_BYTES
 
 
-def findings(path: str, durability: str) -> Iterator[Finding]:
+def findings(
+    backend: SQLiteBackend, url: str, queues: Callable[[], Sequence[str]]
+) -> Iterator[Finding]:
     """Yield what will hurt."""
-    place = Path(path).resolve()
+    parts = split_url(url)
+    place, durability = Path(path_of(url, parts)).resolve(), options_in(url, parts)[0]
     if durability != "full":
         yield Finding(
             "warning",

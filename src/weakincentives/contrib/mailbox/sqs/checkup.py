@@ -1,7 +1,7 @@
 """Looks for what will hurt in the attributes of SQS queues and of the reply table."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weakincentives.contrib.mailbox.finding import Finding
@@ -18,10 +18,12 @@ FEW_RECEIVES = 6
 USUAL_BYTES = 262_144
 
 
-def findings(backend: SQSBackend, queues: Sequence[str]) -> Iterator[Finding]:
+def findings(
+    backend: SQSBackend, url: str, queues: Callable[[], Sequence[str]]
+) -> Iterator[Finding]:
     """Yield what will hurt."""
     found: dict[str, Mapping[str, str]] = {}
-    for queue in queues:
+    for queue in queues():
         found[queue] = _attributes(backend, queue)
     by_arn = {attributes.get("QueueArn", ""): attributes for attributes in found.values()}
     for queue, attributes in found.items():
