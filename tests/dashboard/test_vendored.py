@@ -33,3 +33,9 @@ def test_no_page_or_script_of_ours_names_another_site() -> None:
         assert "<style" not in text, path
         assert " style=" not in text, path
         assert " onclick" not in text, path
+
+
+def test_pictures_of_the_docs_are_small() -> None:
+    pictures = list((Path(__file__).parents[2] / "docs" / "images").glob("dashboard-*.png"))
+    assert len(pictures) == 15
+    assert max(path.stat().st_size for path in pictures) < 150_000
