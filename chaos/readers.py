@@ -13,7 +13,7 @@ from chaos.stage import Stage
 
 __all__ = ["Readers"]
 
-ASKERS = 4
+ASKERS = 8
 PARTS = 20
 LONGEST_STAY = 12
 """Parts after which a reader leaves at the latest."""
@@ -27,6 +27,8 @@ class Readers:
         self._backend = backend
         self._box = backend.mailbox(JOBS)
         self._over = threading.Event()
+        self.begun = threading.Event()
+        """Set once there was a part to read."""
         self._read: list[tuple[int, str, list[list[PartSeen]]]] = []
         self._errors: list[str] = []
         self._numbers = iter(range(10**9))
@@ -80,6 +82,7 @@ class Readers:
             stay = random.randint(1, LONGEST_STAY)
             for part in self._backend.reply(id).parts(start=len(seen), timeout=PATIENCE):
                 seen.append(_seen(part))
+                self.begun.set()
                 stay -= 1
                 if not stay:
                     break

@@ -123,7 +123,6 @@ SCOPES: tuple[Scope | ReplyScope, ...] = (
     Scope(1, 3, 3, sends=2, reductions=(SYMMETRY, VIEW)),
     Scope(2, 2, 2, sends=2, reductions=(SYMMETRY, VIEW)),
     ReplyScope(2, 2),
-    ReplyScope(3, 1),
 )
 MUTANT_SCOPE = Scope(2, 2, 2, sends=2, reductions=(SYMMETRY,))
 STUCK_SCOPE = Scope(1, 2, 2, liveness=True)

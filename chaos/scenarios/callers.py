@@ -104,13 +104,14 @@ def replays_against_redeliveries(stage: Stage):
     return result(stage)
 
 
-@scenario("sqlite", "redis", full=200, short=4)
+@scenario("sqlite", "redis", full=200, short=8)
 def readers_of_parts(stage: Stage):
     """readers of parts that reconnect while workers are killed and frozen: each part once"""
     proxy = _between(stage)
     crew = Crew(stage, CREW, replays=True)
     backend = stage.resources.enter_context(connect(stage.url))
     readers = Readers(stage, backend)
+    readers.begun.wait(PATIENCE)  # a fault before that meets nobody
     for trial in range(stage.trials):
         time.sleep(stage.rng.uniform(0, PACE))
         if proxy is not None:
