@@ -139,7 +139,7 @@ def test_a_user_who_may_not_do_enough(
     def allow(*rules: str) -> None:
         server.command("ACL", "SETUSER", "doctor", "reset", "on", ">secret", *rules)
 
-    keys = ("~{queue:*", "~{replies:*")
+    keys = ("~{queue:*", "~{replies:*", "~{wink}:*")
     allow(*keys, *rights.split(), "+client|unblock")
     assert found_by(wink) == []
     allow(*keys, *rights.split(), "+client|unblock", "-@write", "-wait")
@@ -150,6 +150,8 @@ def test_a_user_who_may_not_do_enough(
     assert "secret" not in shown
     allow("~other:*", *rights.split(), "+client|unblock")
     assert "{queue:doctor}" in wink("doctor")[1]
+    allow(*keys[:2], *rights.split(), "+client|unblock")
+    assert found_by(wink) == []  # such a user may not list workers, and works all the same
 
 
 def test_a_slow_server_and_a_wrong_clock(on_redis: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +262,14 @@ def test_a_queue_that_nobody_serves(on_sqlite: Wink, monkeypatch: pytest.MonkeyP
     assert found_by(on_sqlite, "other") == []
     on_sqlite.ok("send", "orders", "2")
     on_sqlite.ok("receive", "orders")
+    assert found_by(on_sqlite) == []
+
+
+def test_a_queue_that_was_paused_and_forgotten(on_sqlite: Wink) -> None:
+    on_sqlite.ok("pause", "orders")
+    (found,) = found_by(on_sqlite)
+    assert found.startswith("warning: this queue is paused")
+    on_sqlite.ok("resume", "orders")
     assert found_by(on_sqlite) == []
 
 

@@ -82,6 +82,17 @@ def test_a_job_is_cancelled(url: str, capsys: pytest.CaptureFixture[str]) -> Non
         assert "nothing was cancelled" in err
 
 
+@pytest.mark.parametrize("id", ["-cRm1j-x8", "--jsoz", "-h8"])
+def test_an_id_may_begin_with_a_hyphen(
+    id: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connect(url) as backend:
+        backend.mailbox("jobs").send("tea")
+    code, _, err = shown(capsys, id, "--url", url)
+    assert code == 1
+    assert f"there is no reply {id!r}" in err
+
+
 def test_an_unknown_job_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with connect(url) as backend:
         backend.mailbox("jobs").send(1)

@@ -28,7 +28,7 @@ from .completion import queue_names
 from .filters import LetterFilters
 from .letter_groups import print_groups, short, time_text
 from .passes import DryRunOption, EnoughError, Pass, YesOption, looking
-from .queues import DEFAULT_URL, JsonOption, UrlOption, existing_mailbox
+from .queues import DEFAULT_URL, TAKES_IDS, JsonOption, UrlOption, existing_mailbox
 
 __all__ = ["register"]
 
@@ -44,7 +44,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``wink``."""
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     group.command("list")(list_letters)
-    for command in (show, replay, discard):
+    group.command(context_settings=TAKES_IDS)(show)
+    for command in (replay, discard):
         group.command()(command)
     app.add_typer(group, name="dlq", help="Look at dead letters; replay or discard them.")
 

@@ -42,9 +42,7 @@ def doctor(
     with connect_existing(url) as backend:
         try:
             for finding in _findings(url, backend, queues):
-                found.append(finding)
-                if as_json:
-                    output.print_json(finding)
+                found.append(_shown(finding, as_json))
         except MailboxError as error:
             # If something was found before, that is the cause.
             if not any(one.severity == "error" for one in found):
@@ -54,6 +52,13 @@ def doctor(
         _print(found)
     if found:
         raise typer.Exit(FOUND)
+
+
+def _shown(finding: Finding, as_json: bool) -> Finding:
+    """Print a finding at once if programs read it; people see all of one kind together."""
+    if as_json:
+        output.print_json(finding)
+    return finding
 
 
 def _findings(url: str, backend: Backend, asked: list[str] | None) -> Iterator[Finding]:

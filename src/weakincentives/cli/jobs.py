@@ -16,14 +16,14 @@ from weakincentives.runtime.mailbox import (
 
 from . import output
 from .backends import connect_existing
-from .queues import DEFAULT_URL, JsonOption, UrlOption
+from .queues import DEFAULT_URL, TAKES_IDS, JsonOption, UrlOption
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``wink``."""
-    app.command()(job)
+    app.command(context_settings=TAKES_IDS)(job)
 
 
 def job(

@@ -5,10 +5,10 @@ from typing import Any
 
 from weakincentives.contrib.mailbox.finding import Finding
 from weakincentives.runtime.mailbox import (
+    MailboxError,
     MailboxStats,
     Peeked,
     SerializationError,
-    UnsupportedOperationError,
     WorkerInfo,
 )
 from weakincentives.runtime.mailbox.seam.backend import Backend
@@ -45,11 +45,18 @@ def _workers(backend: Backend) -> list[WorkerInfo] | None:
     """Return the workers that serve the backend; None where that is unknown."""
     try:
         return backend.workers()
-    except UnsupportedOperationError:
+    except MailboxError:  # it has no such list, or this user may not read it
         return None
 
 
 def _of_stats(queue: str, stats: MailboxStats) -> Iterator[Finding]:
+    if stats.paused:
+        yield Finding(
+            "warning",
+            "this queue is paused, so nobody receives its messages",
+            f"{queue} has {counted(stats.pending, 'message')} waiting",
+            f"wink queues says who paused it and why; wink resume {queue}",
+        )
     if stats.unreadable:
         yield Finding(
             "warning",
@@ -72,8 +79,8 @@ def _of_messages(
             f"wink dlq list {queue}",
         )
         return
-    idle = stats.in_flight == 0 if served is None else queue not in served
-    if stats.pending and idle and age >= UNSERVED_SECONDS:
+    idle = stats.in_flight == 0 and queue not in (served or ())
+    if stats.pending and idle and not stats.paused and age >= UNSERVED_SECONDS:
         yield Finding(
             "warning",
             "nobody consumes this queue",

@@ -16,6 +16,7 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import (
     InvalidParameterError,
     Mailbox,
+    MailboxError,
     MailboxResolutionError,
     MailboxStats,
     Message,
@@ -23,7 +24,6 @@ from weakincentives.runtime.mailbox import (
     QueueNotEmptyError,
     QueuePause,
     SerializationError,
-    UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.backend import Backend
@@ -36,6 +36,7 @@ from .flags import named_as_typed
 
 __all__ = [
     "DEFAULT_URL",
+    "TAKES_IDS",
     "JsonOption",
     "QueueArgument",
     "QueuesArgument",
@@ -54,6 +55,8 @@ UrlOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
+TAKES_IDS = {"ignore_unknown_options": True}
+"""For commands with an id as argument: one of 64 random ids begins with a hyphen."""
 QueueArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="The name of the queue.", autocompletion=queue_names)
 ]
@@ -378,7 +381,7 @@ def _stats_table(backend: Backend, names: list[str]) -> Table:
 def _pauses(backend: Backend) -> dict[str, QueuePause]:
     try:
         return {pause.queue: pause for pause in backend.paused()}
-    except UnsupportedOperationError:
+    except MailboxError:  # queues cannot be paused here, or this user may not ask
         return {}
 
 

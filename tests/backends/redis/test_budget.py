@@ -67,7 +67,8 @@ def test_a_life_of_single_steps(warm: Box, server: Standalone) -> None:
         warm.receive()[0].acknowledge()
     found = calls(server)
     assert round_trips(found) / LIVES == 3
-    assert sum(found.values()) / LIVES <= 18
+    # One of them has the wake token expire, which is set anew whenever the queue was empty.
+    assert sum(found.values()) / LIVES <= 19
 
 
 def test_a_life_at_a_trickle(warm: Box, server: Standalone) -> None:

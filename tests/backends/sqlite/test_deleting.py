@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from testkit.forked import context
 from tests.backends.sqlite import workers
 from tests.backends.sqlite.clocks import TwoClocks
 from weakincentives.contrib.mailbox import SQLiteMailbox
@@ -141,7 +142,7 @@ def test_what_other_processes_send_while_a_queue_is_deleted_arrives(path: Path) 
     box.send(-1)
     each, senders = 150, 2
     processes = [
-        workers.spawn.Process(target=workers.send_each, args=(str(path), n * each, each))
+        context.Process(target=workers.send_each, args=(str(path), n * each, each))
         for n in range(senders)
     ]
     for process in processes:

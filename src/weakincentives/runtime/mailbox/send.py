@@ -161,7 +161,7 @@ def sent(box: "StoreMailbox[Any, Any]", message: Outgoing) -> str:
 def not_sent(box: "StoreMailbox[Any, Any]", ids: Sequence[str], error: Exception) -> None:
     """Publish that messages could not be sealed or stored."""
     if box.dispatcher is not None:
-        box._publish(SendFailed, ids, error_type(error))
+        box._publish(SendFailed, tuple(ids), error_type(error))
 
 
 def _announced(
@@ -173,7 +173,7 @@ def _announced(
         return attributes
     own = attributes or {}
     added = dict(own)
-    publish(dispatcher, MessageSending(box.name, ids, added, CAUSE.get()))
+    publish(dispatcher, MessageSending(box.name, tuple(ids), added, CAUSE.get()))
     # A subscriber must not be able to make a send fail.
     known = {key: value if type(value) is str else own.get(key) for key, value in added.items()}
     return {key: value for key, value in known.items() if type(key) is type(value) is str} or None
