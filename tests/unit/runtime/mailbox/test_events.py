@@ -127,7 +127,7 @@ def test_nothing_is_added_where_nobody_is_subscribed() -> None:
 def test_a_batch_is_announced_once() -> None:
     box, seen = observed()
     ids = box.send_batch(["a", "b"])
-    assert seen == [MessageSending("x", ids, {}), *(MessageSent("x", id) for id in ids)]
+    assert seen == [MessageSending("x", tuple(ids), {}), *(MessageSent("x", id) for id in ids)]
     seen.clear()
     assert box.send_batch([]) == []
     assert seen == []
