@@ -42,6 +42,16 @@ class RecordedStore:
         return backend_of(self.inner)
 
     @property
+    def worker_table(self) -> Any:
+        """Who serves the queues; not part of the history."""
+        return self.inner.worker_table
+
+    @property
+    def pause_table(self) -> Any:
+        """Which queues are paused; not part of the history."""
+        return self.inner.pause_table
+
+    @property
     def redrive_policy(self) -> Any:
         """What an SQSMailbox shows among its figures."""
         return self.inner.redrive_policy

@@ -260,6 +260,6 @@ def _joined(
             metadata.reply_id,
             {**attributes, **(metadata.attributes or {})} or None,
             metadata.origin,
-            received.get("Attributes", {}).get("MessageGroupId"),
+            group=received.get("Attributes", {}).get("MessageGroupId"),
         )
     )
