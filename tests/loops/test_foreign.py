@@ -119,4 +119,5 @@ def test_nothing_but_the_adapter_asks_whose_mailbox_it_is():
         "thread.py": ["hasattr(result, '__await__')"],
         "quarantine.py": ["hasattr(os, 'register_at_fork')"],
         "blocked_loop.py": ["hasattr(os, 'register_at_fork')"],
+        "announcer.py": ["hasattr(os, 'register_at_fork')"],
     }

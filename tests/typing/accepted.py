@@ -336,6 +336,9 @@ class ThirdPartyStore:
     async def purge(self) -> int:
         return 0
 
+    async def delete(self, force: bool = False) -> bool:
+        return False
+
     async def stats(self) -> QueueStats:
         return QueueStats(0, 0, 0, None)
 

@@ -103,7 +103,8 @@ def test_a_user_without_rights_is_told_so(binary: Path) -> None:
 
 def test_the_rights_that_the_documentation_asks_for_are_enough(binary: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
-    rights = re.search(r"A user needs `([^`]+)`.*?`(~{queue:\*)` and `(~{replies:\*)`", page, re.S)
+    keys = r"`(~{queue:\*)`, `(~{replies:\*)` and `(~{wink}:\*)`"
+    rights = re.search(rf"A user needs `([^`]+)`.*?{keys}", page, re.S)
     assert rights is not None
     rules = " ".join(" ".join(rights.groups()).split())
     users = {"default": "on nopass ~* +@all", "app": f"on >secret -@all +hello {rules}"}

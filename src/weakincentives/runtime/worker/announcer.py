@@ -15,12 +15,10 @@ from weakincentives.ids import new_id
 from weakincentives.logs import get_logger
 from weakincentives.runtime.mailbox.errors import (
     MailboxClosedError,
-    UnsupportedOperationError,
 )
-from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.driver import run as run_coroutine
 from weakincentives.runtime.mailbox.seam.optional_protocols import backend_of
-from weakincentives.runtime.mailbox.seam.worker_table import WorkerTable, lists_workers
+from weakincentives.runtime.mailbox.seam.worker_table import WorkerTable
 from weakincentives.runtime.mailbox.workers import HeldMessage, LoopInfo, WorkerInfo, encoded
 from weakincentives.version import __version__
 
@@ -227,11 +225,8 @@ class Announcers:
         # Keyed by identity; a table keeps what identifies its backend, so that no id is reused.
         self._of: dict[int, Announcer] = {}
 
-    def enter(self, key: object, mailbox: Any, loop: ServingLoop) -> Announcer | None:
-        """List a loop with the backend of its mailbox; None if that keeps no list."""
-        table = _table_of(mailbox)
-        if table is None:
-            return None
+    def enter(self, key: object, table: WorkerTable, loop: ServingLoop) -> Announcer:
+        """List a loop in the table of its backend."""
         with self._lock:
             announcer = self._of.setdefault(id(backend_of(table)), Announcer(table, self))
             announcer.enter(key, loop)
@@ -243,17 +238,6 @@ class Announcers:
         with self._lock:
             if self._of.get(place) is announcer and not announcer.is_running:
                 del self._of[place]
-
-
-def _table_of(mailbox: Any) -> WorkerTable | None:
-    if not isinstance(mailbox, StoreMailbox) or not lists_workers(mailbox.store):
-        return None
-    try:
-        # A store whose steps block: they are taken by a thread.
-        store = mailbox._open_lease_keeper()
-    except UnsupportedOperationError:
-        return None
-    return store.worker_table if lists_workers(store) else None
 
 
 def wait_until_gone(gone: Any) -> None:

@@ -137,6 +137,9 @@ class ForeignInbox(Inbox):
 
         return hold
 
+    def worker_table(self) -> None:
+        """Return None: other packages list no workers."""
+
     def let_go(self) -> None:
         """Do nothing: each message extends its own lease, so there is nothing to close."""
 

@@ -20,6 +20,7 @@ from weakincentives.runtime.mailbox.message import Carried
 from weakincentives.runtime.mailbox.receive import exchange_now
 from weakincentives.runtime.mailbox.seam.store import Store
 from weakincentives.runtime.mailbox.seam.waiting import StopSignal
+from weakincentives.runtime.mailbox.seam.worker_table import WorkerTable, lists_workers
 
 from .decide import Counts
 
@@ -98,6 +99,17 @@ class Inbox:
         if extender.config.enabled:
             self._mailbox._open_lease_keeper()
         return extender.hold
+
+    def worker_table(self) -> WorkerTable | None:
+        """Return where the backend lists its workers; None if it has no list for threads."""
+        if self.store is None or not lists_workers(self.store):
+            return None
+        try:
+            # A store whose steps block: a thread takes them.
+            store = self._mailbox._open_lease_keeper()
+        except UnsupportedOperationError:
+            return None
+        return store.worker_table if lists_workers(store) else None
 
     def let_go(self) -> None:
         """Close the connection that extends leases; another run opens it again."""

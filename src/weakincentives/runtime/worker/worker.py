@@ -283,10 +283,12 @@ class Worker(Generic[T, R]):
 
     def _list(self, run: RunInProgress) -> None:
         """Have the backend list this process while the run lasts."""
-        mine = partial(self._members_of, run)
+        table, mine = self._inbox.worker_table(), partial(self._members_of, run)
+        if table is None:
+            return
         run.announcer = ANNOUNCERS.enter(
             run,
-            self._mailbox,
+            table,
             ServingLoop(
                 self._inbox.name,
                 self.config.concurrency,

@@ -48,4 +48,4 @@ class Pausable(Store, Protocol):
 
 def can_pause(store: Store) -> TypeGuard[Pausable]:
     """Return whether the queue of a Store can be paused."""
-    return store.capabilities.pauses
+    return store.capabilities.pauses and hasattr(store, "pause_table")

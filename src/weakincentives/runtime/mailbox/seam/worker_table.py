@@ -51,4 +51,5 @@ class WorkerLister(Store, Protocol):
 
 def lists_workers(store: Store) -> TypeGuard[WorkerLister]:
     """Return whether the backend of a Store lists its workers."""
-    return store.capabilities.lists_workers
+    # A store of another package may not have declared that it has no such table.
+    return store.capabilities.lists_workers and hasattr(store, "worker_table")
