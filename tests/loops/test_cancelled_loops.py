@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from weakincentives.runtime import InMemoryMailbox, Worker, WorkerConfig
+from testkit.waiting import eventually
+from weakincentives.runtime import DLQPolicy, InMemoryMailbox, Worker, WorkerConfig
 from weakincentives.runtime.leases.scheduler import SCHEDULERS
 from weakincentives.runtime.worker import event_loop
 
@@ -48,6 +49,48 @@ def test_a_run_that_is_cancelled_again_and_again_gives_its_jobs_back():
     assert sorted(message.body for message in messages) == [1, 2, 3]
     assert {message.delivery_count for message in messages} == {1}  # as if never received
     assert SCHEDULERS.of(box.store).held == 0
+    assert worker.lease_extender.counters.held == 0
+
+
+def test_no_job_is_started_when_the_others_are_being_ended(monkeypatch):
+    """It would run on after the run, and its message would stay leased."""
+    box, letters = InMemoryMailbox("jobs"), InMemoryMailbox("letters")
+    box.send("suspect")
+    box.receive(visibility_timeout=0.02)
+    eventually(lambda: box.stats().pending == 1)
+    begun = []
+
+    async def handle(body):
+        begun.append(body)
+
+    worker = Worker(box, handle, dlq=DLQPolicy(letters, max_delivery_count=3))
+    inbox = worker._loop_inbox
+    exchange = inbox.exchange_async
+
+    async def main():
+        receives, received, ending = [], asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments):
+            messages = await exchange(*arguments)
+            receives.append(messages)
+            if len(receives) == 2:  # the suspect's own, after it was given back
+                received.set()
+                await ending.wait()
+            return messages
+
+        monkeypatch.setattr(inbox, "exchange_async", slow)
+        running = asyncio.create_task(worker.run_async())
+        await asyncio.wait_for(received.wait(), 60)
+        for _ in range(2):  # the second time, at once
+            running.cancel()
+            await asyncio.sleep(0)
+        ending.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    assert begun == []
+    assert box.stats().pending == 1
     assert worker.lease_extender.counters.held == 0
 
 

@@ -354,26 +354,30 @@ class WorkerLoop:
 
     async def _start_jobs(self, messages: Sequence[Any]) -> None:
         attempts = self._held_from_now(messages)
-        if self._stop.is_set():
-            await self._give_back(attempts)
-            return
-        if self._shared.isolates_suspects and any(
-            message.delivery_count > 1 for message in messages
+        if (
+            self._shared.isolates_suspects
+            and any(message.delivery_count > 1 for message in messages)
+            and not self._stop.is_set()
         ):
             attempts = await self._without_suspects(attempts)
-        for attempt in attempts:
-            self._start(attempt, self._context)
+        await self._start(attempts, self._context)
 
     def _held_from_now(self, messages: Sequence[Any]) -> list[Attempt]:
         """Start extending the leases of received messages; return an attempt for each."""
         hold, leases = self._run.hold, self._run.leases
         return [Attempt(message, hold(message, leases)) for message in messages]
 
-    def _start(self, attempt: Attempt, context: Context) -> None:
-        """Start a task for an attempt; its handler is called in a copy of the context."""
-        work = self._work(attempt, context)
-        self._at_work[attempt] = task = start_unlisted(work, self._settling_context)
-        task.add_done_callback(self._note_error)
+    async def _start(self, attempts: list[Attempt], context: Context) -> None:
+        """Start a task for each attempt; their handlers are called in copies of the context."""
+        # Looked at here, and not before a step: once the jobs are being ended, nobody would end
+        # or settle one more.
+        if self._stop.is_set():
+            await self._give_back(attempts)
+            return
+        for attempt in attempts:
+            work = self._work(attempt, context)
+            self._at_work[attempt] = task = start_unlisted(work, self._settling_context)
+            task.add_done_callback(self._note_error)
 
     def _note_error(self, work: asyncio.Task[None]) -> None:
         """If a task failed outside its handler, stop the worker with that error."""
@@ -477,10 +481,9 @@ class WorkerLoop:
         try:
             await self._idle()
             if not self._stop.is_set():
-                for attempt in self._held_from_now(await self._exchange((), 1)):
-                    # In this task's context, so that a worker inside the job knows that it runs
-                    # alone.
-                    self._start(attempt, copy_context())
+                attempts = self._held_from_now(await self._exchange((), 1))
+                # In this task's context, so that a worker inside the job knows that it runs alone.
+                await self._start(attempts, copy_context())
                 await self._idle()
         except MISUSE:
             raise
