@@ -52,6 +52,39 @@ def test_a_run_that_is_cancelled_again_and_again_gives_its_jobs_back():
     assert worker.lease_extender.counters.held == 0
 
 
+def test_a_run_that_is_cancelled_while_it_ends_its_jobs_is_cancelled():
+    """Else what follows it in its task would go on, and whoever cancelled it would wait for that."""
+    box = InMemoryMailbox("jobs")
+    box.send("job")
+
+    async def main():
+        begun, cleaning, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def handle(body):
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await cleaned.wait()
+
+        worker = Worker(box, handle)
+        running = asyncio.create_task(worker.run_async())
+        await asyncio.wait_for(begun.wait(), 60)
+        stopping = asyncio.create_task(worker.shutdown_async(timeout=0.01))
+        await asyncio.wait_for(cleaning.wait(), 60)
+        running.cancel()
+        await asyncio.sleep(0)
+        cleaned.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await stopping is False
+        assert not worker.running
+
+    asyncio.run(main())
+    assert box.stats().pending == 1
+
+
 def test_no_job_is_started_when_the_others_are_being_ended(monkeypatch):
     """It would run on after the run, and its message would stay leased."""
     box, letters = InMemoryMailbox("jobs"), InMemoryMailbox("letters")

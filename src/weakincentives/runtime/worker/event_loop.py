@@ -510,12 +510,16 @@ class WorkerLoop:
     async def _end_jobs_whatever_happens(self) -> None:
         """End the jobs, also if this is cancelled again and again, as some libraries do."""
         ending = start_unlisted(self._end_jobs(), self._context.copy())
+        cancelled: asyncio.CancelledError | None = None
         while not ending.done():
             try:
                 await asyncio.wait([ending])
-            except asyncio.CancelledError:
-                pass  # nothing would give the jobs back, and their leases would be kept
+            except asyncio.CancelledError as error:
+                # Not at once: nothing would give the jobs back, and their leases would be kept.
+                cancelled = error
         ending.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def _end_jobs(self) -> None:
         """Cancel the jobs that still run, wait a few seconds, and give their messages back."""
