@@ -9,7 +9,7 @@ import pytest
 from testkit.waiting import eventually
 from weakincentives.runtime import DLQPolicy, InMemoryMailbox, Worker, WorkerConfig
 from weakincentives.runtime.leases.scheduler import SCHEDULERS
-from weakincentives.runtime.worker import event_loop
+from weakincentives.runtime.worker import event_loop, time_limits
 
 
 async def until(condition):
@@ -80,6 +80,63 @@ def test_a_run_that_is_cancelled_while_it_ends_its_jobs_is_cancelled():
             await running
         assert await stopping is False
         assert not worker.running
+
+    asyncio.run(main())
+    assert box.stats().pending == 1
+
+
+def test_the_lease_of_a_job_that_fails_while_its_run_is_cancelled_is_released():
+    box = InMemoryMailbox("jobs")
+    box.send("job")
+
+    async def handle(body):
+        begun.set()
+        await asyncio.Event().wait()
+
+    worker = Worker(box, handle, config=WorkerConfig(time_limit=0.05))
+
+    async def main():
+        running = asyncio.create_task(worker.run_async())
+        await asyncio.wait_for(begun.wait(), 60)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    begun = asyncio.Event()
+    asyncio.run(main())
+    assert box.peek(1) == []  # it waits for its retry
+    assert worker.lease_extender.counters.held == 0
+
+
+def test_the_time_limit_of_a_job_that_was_given_back_means_nothing(monkeypatch, caplog):
+    monkeypatch.setattr(event_loop, "FINALLY_SECONDS", 0.01)
+    monkeypatch.setattr(time_limits, "FINALLY_SECONDS", 0.01)
+    box = InMemoryMailbox("jobs")
+    box.send("stubborn")
+
+    async def main():
+        begun, cancels = asyncio.Event(), []
+
+        async def handle(body):
+            begun.set()
+            while len(cancels) < 2:  # the second one comes at the time limit
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    cancels.append(body)
+            await asyncio.sleep(0.1)  # the limit's last word comes meanwhile
+
+        worker = Worker(box, handle, config=WorkerConfig(time_limit=1))
+        running = asyncio.create_task(worker.run_async())
+        await asyncio.wait_for(begun.wait(), 60)
+        for _ in range(2):
+            running.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await until(lambda: len(cancels) == 2)
+        await until(lambda: "its result is dropped" in caplog.text)
+        assert worker.lease_extender.counters.held == 0
 
     asyncio.run(main())
     assert box.stats().pending == 1

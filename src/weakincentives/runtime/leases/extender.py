@@ -105,6 +105,7 @@ class Lease:
     """Whether a step that settles the message is under way: a refusal may then be due to it."""
     _deadline = math.inf
     _lost = False
+    _is_released = False
 
     def __init__(
         self, extender: "LeaseExtender | None", message: Any, config: LeaseExtenderConfig
@@ -219,7 +220,10 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Stop extending the lease; never blocks."""
+        """Stop extending the lease; never blocks. Released again, it stays so."""
+        if self._is_released:
+            return
+        self._is_released = True
         if self._extender is not None:
             self._extender.counters.held -= 1
         if self.scheduler is not None:

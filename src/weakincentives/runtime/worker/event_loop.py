@@ -425,8 +425,8 @@ class WorkerLoop:
                 self._finished_at = now
             self._is_urgent = self._is_urgent or attempt.state is UNANSWERED
             self.finished.append(attempt)
-        elif attempt not in self._handlers.cut_off:
-            attempt.lease.release()
+        elif attempt.is_settled or attempt not in self._handlers.cut_off:
+            attempt.lease.release()  # else it is yet to be given back
         if attempt.exit is not None:
             self._exit = attempt.exit
             self._stop.set()
@@ -436,6 +436,8 @@ class WorkerLoop:
 
     def _fail_overdue(self, attempt: Attempt) -> None:
         """Settle a job that was cancelled at its limit but still runs; it keeps its place."""
+        if attempt.is_settled:
+            return  # given back at the end of its run
         settling = self._settle_overdue(attempt.hand_over("time_limit"))
         task = start_unlisted(settling, self._settling_context)
         self._overdue.add(task)
