@@ -292,6 +292,51 @@ def test_a_job_that_exits_ends_the_worker_after_the_others(jobs):
     assert waiting.body == "exit"
 
 
+async def in_group(work):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work)
+
+
+async def in_gather(work):
+    await asyncio.gather(work, asyncio.sleep(60))
+
+
+async def in_task(work):
+    task = asyncio.create_task(work)
+    task.add_done_callback(asyncio.Task.exception)  # else asyncio logs that nobody has seen it
+    await task
+
+
+async def beside(work):
+    task = asyncio.create_task(work)
+    task.add_done_callback(asyncio.Task.exception)
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("start", [in_group, in_gather, in_task, beside])
+def test_a_job_whose_own_task_exits_is_a_failed_one(start):
+    """Else its message would end every worker that takes it, and never be dead-lettered."""
+    box = InMemoryMailbox("jobs")
+    begun = []
+
+    async def leave():
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        raise SystemExit(7)
+
+    async def handle(body):
+        begun.append(body)
+        await (start(leave()) if body == "exit" else asyncio.sleep(60))
+
+    box.send_batch(["other", "exit"])
+    worker = Worker(box, handle, config=WorkerConfig(concurrency=2, backoff=SOON))
+    with pytest.raises(SystemExit, match="7"):
+        worker.run()
+    counts = {message.body: message.delivery_count for message in box.peek(10)}
+    assert counts == {"other": 0, "exit": 1}
+    assert worker.lease_extender.counters.held == 0
+
+
 def test_a_body_that_cannot_be_read_is_dead_lettered_and_others_go_on(tmp_path):
     with connect(f"sqlite:///{tmp_path}/jobs.db") as backend:
         backend.mailbox("jobs").send_batch(["no number", 2])

@@ -18,7 +18,7 @@ from . import decide
 from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, Attempt
 from .decide import Outcome
 from .errors import CURRENT_JOB
-from .interrupts import is_from_outside
+from .interrupts import is_from_outside, raised_in
 from .job import AsyncJob
 from .run import RunInProgress, Shared
 from .time_limits import LOOK_AGAIN_SECONDS, TaskLimit
@@ -75,7 +75,9 @@ class HandlerTasks:
         executor, limit = self._executor, self._shared.time_limit
         attempt.started = started = time.monotonic()
         ended = await self._ended(attempt, context, limit)
-        if isinstance(ended.error, SystemExit) and attempt not in self.cut_off:
+        if isinstance(ended.error, SystemExit) and (
+            attempt not in self.cut_off or raised_in(ended.error) is not None
+        ):
             attempt.exit = ended.error
         if attempt.is_handed_over:
             return decide.TAKEN if attempt.cancelled == "time_limit" else None
@@ -85,10 +87,12 @@ class HandlerTasks:
             return decide.after_cancel(lost=attempt.is_lost, answered=attempt.state is ACKNOWLEDGED)
         if limit is not None and attempt.is_late(time.monotonic()):
             return decide.at_time_limit(limit, ended.error)
-        if ended.error is not None:
-            if attempt in self.cut_off:
+        error = attempt.exit or ended.error
+        if error is not None:
+            # What ended the event loop is a failure: else each worker that took it would end.
+            if attempt in self.cut_off and attempt.exit is None:
                 return None
-            return self._shared.shortage.after_error(attempt, ended.error)
+            return self._shared.shortage.after_error(attempt, error)
         lost = attempt.is_lost
         answers = attempt.route is not None and not attempt.has_replied
         if executor.dispatcher is not None and not lost:

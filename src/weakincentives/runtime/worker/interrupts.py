@@ -4,12 +4,13 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import Context
 from functools import partial
 from inspect import getattr_static
 from opcode import opmap
 from types import CodeType, TracebackType
 
-__all__ = ["is_from_outside"]
+__all__ = ["is_from_outside", "raised_in"]
 
 RAISE = opmap["RAISE_VARARGS"]
 LONGEST_CHAIN = 10
@@ -31,6 +32,21 @@ def is_from_outside(error: BaseException | None) -> bool:
             return True
         error = error.__context__  # it may have been caught and raised again
     return False
+
+
+def raised_in(error: BaseException) -> Context | None:
+    """Return the context of the task that ended its event loop with this error, if one did.
+
+    A task that raises `SystemExit` raises it out of its event loop, past the tasks that await it.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code is asyncio.Handle._run.__code__:
+            context: Context = frame.f_locals["self"]._context
+            return context
+        trace = trace.tb_next
+    return None
 
 
 def _came_from_signal(error: BaseException, handlers: set[CodeType]) -> bool:

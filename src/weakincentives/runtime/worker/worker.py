@@ -33,8 +33,10 @@ from .attempt import Attempt
 from .awaited_inbox import LoopInbox, awaited_inbox_of
 from .config import Failure, Settings, WorkerConfig
 from .event_loop import FINALLY_SECONDS, WorkerLoop
+from .errors import CURRENT_JOB
 from .foreign import inbox_of
 from .handler import with_job
+from .interrupts import raised_in
 from .job import AsyncJob, Job
 from .outage_log import OutageLog
 from .resources import Resources, enter, enter_async
@@ -165,16 +167,27 @@ class Worker(Generic[T, R]):
         if self._loop_inbox is not None:
             check_no_event_loop()
             # Ctrl-C cancels the jobs, and whoever presses it does not want to wait.
-            asyncio.run(
-                self._serve(
-                    self._loop_inbox, max_iterations, visibility_timeout, wait_time_seconds, 0.0
-                )
+            serving = self._serve(
+                self._loop_inbox, max_iterations, visibility_timeout, wait_time_seconds, 0.0
             )
+            with asyncio.Runner() as runner:
+                try:
+                    runner.run(serving)
+                except SystemExit as error:
+                    self._blame(error)
+                    raise
             return
         run = self._run_of(max_iterations, visibility_timeout, wait_time_seconds)
         with ExitStack() as stack:
             run.resources = enter(self._resources, stack)
             self._serve_in_threads(run)
+
+    def _blame(self, error: SystemExit) -> None:
+        """If a task that a job has started raised this, make it the job's own."""
+        context = raised_in(error)
+        job = None if context is None else context.get(CURRENT_JOB)
+        if isinstance(job, AsyncJob) and job._executor is self._executor:
+            job._attempt.exit = error
 
     def _serve_in_threads(self, run: RunInProgress) -> None:
         scheduler = self.lease_extender.scheduler_of(self._mailbox)
