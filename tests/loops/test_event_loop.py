@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -174,6 +175,34 @@ def test_run_async_serves_in_the_callers_loop_until_shutdown_async(jobs):
         assert set(loops) == {asyncio.get_running_loop()}
 
     asyncio.run(main())
+
+
+def test_shutdown_async_does_not_wait_for_threads_that_jobs_occupy():
+    box, go, begun = InMemoryMailbox("jobs"), threading.Event(), []
+
+    async def handle(body):
+        begun.append(body)
+        await asyncio.to_thread(go.wait, 60)
+
+    async def main():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        worker = Worker(box, handle, config=WorkerConfig(concurrency=2))
+        running = asyncio.create_task(worker.run_async())
+        while len(begun) < 2:
+            await asyncio.sleep(0.005)
+        stopping = asyncio.create_task(worker.shutdown_async(timeout=60))
+        try:
+            async with asyncio.timeout(10):
+                while not worker._stop.is_set():
+                    await asyncio.sleep(0.005)
+        finally:
+            go.set()
+        assert await stopping
+        await running
+
+    box.send_batch([1, 2, 3])
+    asyncio.run(main())
+    assert box.stats().pending == 1
 
 
 def test_to_cancel_run_async_lets_jobs_finish_and_again_cuts_them_off(jobs):

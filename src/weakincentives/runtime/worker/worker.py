@@ -5,6 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from contextvars import copy_context
 from dataclasses import replace
@@ -359,7 +360,13 @@ class Worker(Generic[T, R]):
 
     async def shutdown_async(self, *, timeout: float = SHUTDOWN_SECONDS) -> bool:
         """Do what `shutdown` does, without blocking the event loop."""
-        return await asyncio.to_thread(self.shutdown, timeout=timeout)
+        # In a thread of its own: jobs that call asyncio.to_thread may occupy all others.
+        waiting = ThreadPoolExecutor(1, "shutdown")
+        call = partial(copy_context().run, self.shutdown, timeout=timeout)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(waiting, call)
+        finally:
+            waiting.shutdown(wait=False)
 
     def _have_ended(self, within: float) -> bool:
         """Wait for every run in progress; False if one does not end in time."""
