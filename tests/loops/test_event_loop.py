@@ -442,6 +442,34 @@ def test_a_job_that_will_not_end_is_given_back_all_the_same(jobs, monkeypatch, c
     assert "did not end within" in caplog.text
 
 
+def test_a_job_that_will_not_end_does_not_keep_a_run_from_ending(monkeypatch):
+    """At its end, asyncio waits for each task that it lists."""
+    monkeypatch.setattr(event_loop, "FINALLY_SECONDS", 0.05)
+    box, entered, go = InMemoryMailbox("jobs"), threading.Event(), threading.Event()
+
+    async def handle(body):
+        entered.set()
+        while not go.is_set():
+            try:
+                await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
+                pass
+
+    box.send("stubborn")
+    worker = Worker(box, handle)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        assert entered.wait(60)
+        assert worker.shutdown(timeout=0.05) is False
+        running.join(20)
+        assert not running.is_alive()
+    finally:
+        go.set()
+        running.join(60)
+    assert box.stats().pending == 1
+
+
 def test_shutdown_from_inside_a_job_only_tells_the_loop(jobs):
     ended = []
 

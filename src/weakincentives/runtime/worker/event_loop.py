@@ -533,6 +533,7 @@ class WorkerLoop:
         self._handlers.cut_off_all(self._at_work)
         if tasks:
             await asyncio.wait(tasks, timeout=FINALLY_SECONDS)
+            self._handlers.give_up()
         rest = [
             one
             for one in self._handlers.cut_off

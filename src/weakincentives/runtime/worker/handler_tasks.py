@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from weakincentives.logs import get_logger
 from weakincentives.runtime.events import JobFinished, JobStarted
 from weakincentives.runtime.leases.extender import CURRENT
+from weakincentives.runtime.mailbox.seam.driver import unlist
 
 from . import decide
 from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, Attempt
@@ -66,6 +67,11 @@ class HandlerTasks:
         for attempt, task in self._tasks.items():
             attempt.cancelled = attempt.cancelled or "shutdown"
             task.cancel()
+
+    def give_up(self) -> None:
+        """Let the event loop end without the handlers that have not ended by now."""
+        for task in self._tasks.values():
+            unlist(task)
 
     async def handle(self, attempt: Attempt, context: Context) -> Outcome | None:
         """Call the handler in a copy of the context, and return the outcome; None if it was cut

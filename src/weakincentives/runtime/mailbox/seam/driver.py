@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-__all__ = ["Make", "Steps", "drive", "run", "start_unlisted"]
+__all__ = ["Make", "Steps", "drive", "run", "start_unlisted", "unlist"]
 
 V = TypeVar("V")
 
@@ -75,5 +75,10 @@ def start_unlisted(
     """
     # Not by the loop's own task factory, which may run the coroutine before there is a task.
     task = asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
-    asyncio.tasks._unregister_task(task)  # documented for those who extend asyncio
+    unlist(task)
     return task
+
+
+def unlist(task: "asyncio.Task[Any]") -> None:
+    """Have an event loop that ends neither cancel this task nor wait for it."""
+    asyncio.tasks._unregister_task(task)  # documented for those who extend asyncio
