@@ -53,7 +53,7 @@ def test_a_run_that_is_cancelled_again_and_again_gives_its_jobs_back():
 
 
 def test_a_run_that_is_cancelled_while_it_ends_its_jobs_is_cancelled():
-    """Else what follows it in its task would go on, and whoever cancelled it would wait for that."""
+    """Else what follows it would go on, and whoever cancelled it would wait for that."""
     box = InMemoryMailbox("jobs")
     box.send("job")
 

@@ -73,6 +73,39 @@ class Gate:
             raise
 
 
+def test_what_a_handler_forgot_to_await_is_awaited():
+    """Else its message would be acknowledged, and the work never done."""
+    box = InMemoryMailbox("jobs")
+
+    async def work(body):
+        await asyncio.sleep(0)
+        return body + 1
+
+    async def handle(body):
+        return work(body)
+
+    reply = box.send_expecting_reply(1)
+    Worker(box, handle).run(max_iterations=1, wait_time_seconds=0)
+    assert reply.wait(timeout=60) == 2
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_handler_that_returns_a_generator_has_failed(is_async, caplog):
+    box = InMemoryMailbox("jobs")
+
+    def lazily(body):
+        yield body
+
+    async def handle(body):
+        return lazily(body)
+
+    box.send(1)
+    worker = Worker(box, handle if is_async else lambda body: lazily(body))
+    worker.run(max_iterations=1, wait_time_seconds=0)
+    assert box.stats().total == 1
+    assert "none of its code has run" in caplog.text
+
+
 # --- many at once ------------------------------------------------------------------------------
 
 

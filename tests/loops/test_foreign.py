@@ -117,6 +117,7 @@ def test_nothing_but_the_adapter_asks_whose_mailbox_it_is():
                     asking.setdefault(path.name, []).append(text)
     assert asking == {
         "thread.py": ["hasattr(result, '__await__')"],
+        "handler_tasks.py": ["hasattr(value, '__await__')"],
         "quarantine.py": ["hasattr(os, 'register_at_fork')"],
         "blocked_loop.py": ["hasattr(os, 'register_at_fork')"],
         "announcer.py": ["hasattr(os, 'register_at_fork')"],

@@ -1,15 +1,17 @@
-"""Finds out how to call a handler: with the body, or with the body and the job."""
+"""Finds out how to call a handler, with or without the job, and whether it has run."""
 
 from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, Signature, signature
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from weakincentives.runtime.mailbox import InvalidParameterError
 
-__all__ = ["with_job"]
+__all__ = ["check_has_run", "with_job"]
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+LAZY = (GeneratorType, AsyncGeneratorType)
 
 
 def with_job(handler: Callable[..., Any]) -> Callable[[Any, Any], Any] | None:
@@ -60,3 +62,9 @@ def _check(
             f"handler must be a function of a body, or of a body and a job; "
             f"{handler!r:.100} cannot be called like that: {error}"
         ) from error
+
+
+def check_has_run(result: object) -> None:
+    """Raise if what a handler returned is code that nobody runs."""
+    if type(result) in LAZY:
+        raise TypeError("the handler returned a generator, so none of its code has run")

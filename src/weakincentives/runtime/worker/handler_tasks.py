@@ -19,6 +19,7 @@ from . import decide
 from .attempt import ACKNOWLEDGED, INHERITED, RUNNING, Attempt
 from .decide import Outcome
 from .errors import CURRENT_JOB
+from .handler import check_has_run
 from .interrupts import is_from_outside, raised_in
 from .job import AsyncJob
 from .run import RunInProgress, Shared
@@ -142,7 +143,11 @@ class HandlerTasks:
             with self._shared.heartbeat.working():
                 handler = self._shared.handler
                 result = handler(body) if with_job is None else with_job(body, job)
-                ended = Ended(await result)
+                value = await result
+                if hasattr(value, "__await__"):  # as in `return work(body)`
+                    value = await value
+                check_has_run(value)
+                ended = Ended(value)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from operator import attrgetter
-from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from weakincentives.logs import get_logger
@@ -29,6 +28,7 @@ from .attempt import (
 )
 from .decide import ACKNOWLEDGE, RUN, TAKEN, Outcome, Reply
 from .errors import CURRENT_JOB
+from .handler import check_has_run
 from .interrupts import is_from_outside
 from .job import Job
 from .mailbox_faults import MISUSE, MailboxFaults
@@ -43,7 +43,6 @@ __all__ = ["WorkerThread"]
 logger = get_logger(__name__)
 
 MESSAGE_OF = attrgetter("message")
-LAZY = (GeneratorType, AsyncGeneratorType)
 
 
 class WorkerThread:
@@ -409,8 +408,7 @@ class WorkerThread:
                 return None
             if hasattr(result, "__await__"):
                 return self._await(result)
-        if type(result) in LAZY:
-            raise TypeError("the handler returned a generator, so none of its code has run")
+        check_has_run(result)
         return result
 
     def _await(self, result: Awaitable[Any]) -> Any:

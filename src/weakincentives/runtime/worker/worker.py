@@ -33,8 +33,8 @@ from .announcer import ANNOUNCERS, ServingLoop, wait_until_gone, wait_until_gone
 from .attempt import Attempt
 from .awaited_inbox import LoopInbox, awaited_inbox_of
 from .config import Failure, Settings, WorkerConfig
-from .event_loop import FINALLY_SECONDS, WorkerLoop
 from .errors import CURRENT_JOB
+from .event_loop import FINALLY_SECONDS, WorkerLoop
 from .foreign import inbox_of
 from .handler import with_job
 from .interrupts import raised_in
