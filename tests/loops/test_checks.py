@@ -37,7 +37,13 @@ def test_a_generator_is_no_result(box, handler):
     assert [message.body for message in box.receive()] == ["job"]
 
 
-@pytest.mark.parametrize("parts", [{"mailbox": None}, {"dlq": "letters"}, {"config": {}}])
+async def explain(failure):
+    return failure.text
+
+
+@pytest.mark.parametrize(
+    "parts", [{"mailbox": None}, {"error_reply": explain}, {"dlq": "letters"}, {"config": {}}]
+)
 def test_parts_that_make_no_loop_are_refused(box, parts):
     given = {"mailbox": box, "handler": str, **parts}
     with pytest.raises(InvalidParameterError, match=next(iter(parts))):

@@ -101,7 +101,7 @@ class DLQConsumer(BuiltOnWorker, Generic[T]):
             failure_log="DLQ handler failed",
             failure_level=logging.ERROR,
         )
-        check_made_of(mailbox, handler, None, config, None)
+        check_made_of(mailbox, handler, None, None, config, None)
         told = ToldHandler(handler, mailbox, config.dispatcher)
         self._worker: Worker[DeadLetter[T], Any] = Worker(mailbox, told.wrapped, config=config)
 

@@ -14,7 +14,12 @@ __all__ = ["check_made_of", "check_no_event_loop", "check_run", "is_async"]
 
 
 def check_made_of(
-    mailbox: object, handler: object, dlq: object, config: object, resources: object
+    mailbox: object,
+    handler: object,
+    error_reply: object,
+    dlq: object,
+    config: object,
+    resources: object,
 ) -> None:
     """Check the arguments of a loop's constructor."""
     if not hasattr(mailbox, "receive"):
@@ -25,6 +30,11 @@ def check_made_of(
         # Calling it would run nothing, and its message would count as done.
         raise InvalidParameterError(
             f"handler must return its result, and {handler!r:.100} is a generator"
+        )
+    if is_async(error_reply):
+        # Its coroutine would be the reply, and nobody would await it.
+        raise InvalidParameterError(
+            f"error_reply must be a plain function, and {error_reply!r:.100} is async"
         )
     if dlq is not None and not hasattr(dlq, "should_dead_letter"):
         raise InvalidParameterError(

@@ -96,7 +96,7 @@ class Worker(Generic[T, R]):
         config: WorkerConfig | None = None,
         resources: Resources | None = None,
     ) -> None:
-        check_made_of(mailbox, handler, dlq, config, resources)
+        check_made_of(mailbox, handler, error_reply, dlq, config, resources)
         adopt_annotations(mailbox, handler, error_reply)
         self.config = config = config if config is not None else WorkerConfig()
         self.dlq = dlq
