@@ -142,6 +142,46 @@ def test_the_time_limit_of_a_job_that_was_given_back_means_nothing(monkeypatch, 
     assert box.stats().pending == 1
 
 
+def test_a_job_that_takes_long_to_end_does_not_keep_the_others_leased():
+    """A process that is given less time would leave them all to be counted as crashed."""
+    box = InMemoryMailbox("jobs")
+    replies = [box.send_expecting_reply(body) for body in ("slow", "prompt", "saved")]
+
+    async def main():
+        begun, cleaned = [], asyncio.Event()
+
+        async def handle(body):
+            begun.append(body)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if body == "saved":
+                    return body
+                raise
+            finally:
+                if body == "slow":
+                    await cleaned.wait()
+
+        worker = Worker(box, handle, config=WorkerConfig(concurrency=3))
+        running = asyncio.create_task(worker.run_async())
+        await until(lambda: len(begun) == 3)
+        for _ in range(2):
+            running.cancel()
+            await asyncio.sleep(0)
+        await until(lambda: box.stats().pending)
+        assert box.stats().pending == 1  # not that of the slow one too
+        await until(replies[2].is_ready)
+        assert not running.done()
+        cleaned.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert worker.lease_extender.counters.held == 0
+
+    asyncio.run(main())
+    assert {message.body for message in box.peek(10)} == {"slow", "prompt"}
+    assert replies[2].wait(timeout=60) == "saved"
+
+
 def test_no_job_is_started_when_the_others_are_being_ended(monkeypatch):
     """It would run on after the run, and its message would stay leased."""
     box, letters = InMemoryMailbox("jobs"), InMemoryMailbox("letters")

@@ -38,6 +38,8 @@ SETTLE_SECONDS = 0.01
 """How long a finished job waits for others, so that one step can acknowledge them all."""
 MOST_UNSETTLED = 100
 """When this many jobs have finished, they are acknowledged without waiting for others."""
+PROMPT_SECONDS = 0.5
+"""How long a shutdown waits for cancelled jobs before it gives back those that have ended."""
 IDLE_SECONDS = 0.5
 """The longest pause between two looks, even if nothing has happened."""
 
@@ -525,18 +527,29 @@ class WorkerLoop:
 
     async def _end_jobs(self) -> None:
         """Cancel the jobs that still run, wait a few seconds, and give their messages back."""
-        tasks = [
-            *self._at_work.values(),
-            *self._overdue,
-            *filter(None, (self._receiving, self._settling)),
-        ]
         self._handlers.cut_off_all(self._at_work)
-        if tasks:
-            await asyncio.wait(tasks, timeout=FINALLY_SECONDS)
+        # Most end at once. They need not wait for one that does not: a process that has less time
+        # than this wait would leave them all leased.
+        if not await self._have_ended(min(PROMPT_SECONDS, FINALLY_SECONDS)):
+            await self._settle_cut_off(self._handlers.cut_off - self._at_work.keys())
+            await self._have_ended(max(0.0, FINALLY_SECONDS - PROMPT_SECONDS))
             self._handlers.give_up()
+        if self._being_settled and not (self._receiving or self._settling):
+            self.finished[:0] = self._being_settled  # the step that was to settle them has failed
+        await self._settle_cut_off(self._handlers.cut_off)
+        await self._forget_ids()
+
+    async def _have_ended(self, within: float) -> bool:
+        """Wait for all jobs and for the steps in progress; False if one does not end in time."""
+        steps = filter(None, (self._receiving, self._settling))
+        tasks = [*self._at_work.values(), *self._overdue, *steps]
+        return not tasks or not (await asyncio.wait(tasks, timeout=within))[1]
+
+    async def _settle_cut_off(self, cut_off: set[Attempt]) -> None:
+        """Give back what was cut off, and settle what has ended in time."""
         rest = [
             one
-            for one in self._handlers.cut_off
+            for one in cut_off
             if not (one.has_ended or one.is_settled or one.message.is_finalized)
         ]
         for attempt in rest:
@@ -544,14 +557,11 @@ class WorkerLoop:
         if rest:
             self._tell_given_back(rest)
             await self._give_back(rest)
-        if self._being_settled and not (self._receiving or self._settling):
-            self.finished[:0] = self._being_settled  # the step that was to settle them has failed
         if self.finished:
             await self._settle_apart()
-        await self._forget_ids()
 
     def _tell_given_back(self, rest: Sequence[Attempt]) -> None:
-        self._run.given_back = len(rest)
+        self._run.given_back += len(rest)
         still = sum(attempt in self._at_work for attempt in rest)
         logger.warning(
             "%s: the shutdown gave back %d unfinished %s%s",
