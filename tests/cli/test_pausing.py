@@ -29,7 +29,8 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
     because = ("--because", "the bank is down\x1b[31m")
     code, out, err = shown(capsys, "pause", "orders", *because, "--url", url)
     assert (code, out, err) == (0, "paused orders; wink resume orders ends this\n", "")
-    assert "Nothing to receive" in shown(capsys, "receive", "orders", "--url", url)[1]
+    received = shown(capsys, "receive", "orders", "--url", url)[1]
+    assert received == "Nothing to receive in orders: it is paused; 1 pending.\n"
     for command in ("queues", "stats"):
         _, out, _ = shown(capsys, command, "--url", url)
         assert "paused" in out

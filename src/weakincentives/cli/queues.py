@@ -188,10 +188,11 @@ def receive(
             _show(message, as_json)
         if ack:  # only after they have been printed
             mailbox.acknowledge_batch(messages)
+        counted = None if messages or as_json else mailbox.stats()
     if not messages:
         _say_absence(absence)
-        if not as_json:
-            output.print_line(f"Nothing to receive in {queue}.")
+    if counted is not None:
+        output.print_line(f"Nothing to receive in {queue}{_elsewhere(counted)}.")
 
 
 def peek(
@@ -203,14 +204,28 @@ def peek(
     """Show messages that wait, without receiving them."""
     with connect_existing(url) as backend:
         absence = absence_of(url, backend, queue)
+        mailbox = backend.mailbox(queue)
         with named_as_typed({"limit": "--limit"}):
-            messages = backend.mailbox(queue).peek(limit)
+            messages = mailbox.peek(limit)
         for message in messages:
             _show(message, as_json)
+        counted = None if messages or as_json else mailbox.stats()
     if not messages:
         _say_absence(absence)
-        if not as_json:
-            output.print_line(f"No messages are pending in {queue}.")
+    if counted is not None:
+        output.print_line(f"No messages are pending in {queue}{_elsewhere(counted)}.")
+
+
+def _elsewhere(counted: MailboxStats) -> str:
+    """Return where the messages are that could not be shown; empty if there are none."""
+    counts = {
+        "pending": counted.pending,
+        "in flight": counted.in_flight,
+        "delayed": counted.delayed,
+    }
+    held = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    facts = [*(["it is paused"] if counted.paused else []), *([held] if held else [])]
+    return f": {'; '.join(facts)}" if facts else ""
 
 
 def stats(
