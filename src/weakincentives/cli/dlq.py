@@ -71,8 +71,10 @@ def list_letters(
             output.print_json(group.shown())
     elif groups.count:
         print_groups(groups, f"{output.counted(groups.count, 'dead letter')} in {queue}")
-    else:
+    elif filters:
         output.print_line(f"No dead letter of {queue} matches.")
+    else:
+        output.print_line(f"There are no dead letters in {queue}.")
 
 
 def show(
@@ -194,7 +196,9 @@ def _look(
 
 def _say_strangers(finder: LetterFinder) -> None:
     if finder.strangers:
-        output.note(f"wink: left out {output.counted(finder.strangers, 'message')} of another kind")
+        messages = output.counted(finder.strangers, "message")
+        are = "is not a dead letter" if finder.strangers == 1 else "are not dead letters"
+        output.note(f"wink: left out {messages} that {are}")
 
 
 def _print_line(as_json: bool, found: FoundLetter) -> None:
