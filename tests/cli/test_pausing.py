@@ -46,7 +46,9 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
 def test_json_and_queues_that_do_not_exist_yet(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json.loads(shown(capsys, "pause", "later", "--json", "--url", url)[1])
+    code, out, err = shown(capsys, "pause", "later", "--json", "--url", url)
+    assert (code, err) == (0, "wink: there is no queue 'later' here\n"), "it may be a typo"
+    found = json.loads(out)
     assert (found["queue"], found["because"]) == ("later", None)
     listed = shown(capsys, "queues", "--json", "--url", url)[1].splitlines()
     assert [json.loads(line)["queue"] for line in listed] == ["later", "orders"]

@@ -44,6 +44,7 @@ __all__ = [
     "existing_mailbox",
     "message_facts",
     "register",
+    "say_absence",
     "show_message",
     "stats_facts",
 ]
@@ -190,7 +191,7 @@ def receive(
             mailbox.acknowledge_batch(messages)
         counted = None if messages or as_json else mailbox.stats()
     if not messages:
-        _say_absence(absence)
+        say_absence(absence)
     if counted is not None:
         output.print_line(f"Nothing to receive in {queue}{_elsewhere(counted)}.")
 
@@ -211,7 +212,7 @@ def peek(
             _show(message, as_json)
         counted = None if messages or as_json else mailbox.stats()
     if not messages:
-        _say_absence(absence)
+        say_absence(absence)
     if counted is not None:
         output.print_line(f"No messages are pending in {queue}{_elsewhere(counted)}.")
 
@@ -242,7 +243,7 @@ def stats(
     """Count the messages by state."""
     with connect_existing(url) as backend:
         if queue is not None:
-            _say_absence(absence_of(url, backend, queue))
+            say_absence(absence_of(url, backend, queue))
         if not watch:
             _show_stats(backend, _names(backend, queue), as_json)
         elif as_json or not sys.stdout.isatty():
@@ -273,7 +274,7 @@ def purge(
             _confirm_purge(mailbox.approximate_count(), queue)
         removed = mailbox.purge()
     if not removed:
-        _say_absence(absence)
+        say_absence(absence)
     if as_json:
         output.print_json({"queue": queue, "removed": removed})
     else:
@@ -302,7 +303,7 @@ def delete(
         except QueueNotEmptyError as error:
             raise WinkError(str(error).replace("force=True", "--force")) from error
     if not deleted:
-        _say_absence(f"there is no queue {queue!r} here")
+        say_absence(f"there is no queue {queue!r} here")
     if as_json:
         output.print_json({"queue": queue, "deleted": deleted})
     elif deleted:
@@ -325,11 +326,12 @@ def _confirm_delete(counted: MailboxStats, queue: str) -> None:
 
 def existing_mailbox(url: str, backend: Backend, queue: str) -> StoreMailbox[Any, Any]:
     """Open the mailbox of a queue that should exist, and say so if it does not."""
-    _say_absence(absence_of(url, backend, queue))
+    say_absence(absence_of(url, backend, queue))
     return store_mailbox(backend, queue)
 
 
-def _say_absence(absence: str | None) -> None:
+def say_absence(absence: str | None) -> None:
+    """Say on standard error that a queue does not exist, or may not."""
     if absence is not None:
         output.note(f"wink: {absence}")
 
