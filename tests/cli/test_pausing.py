@@ -38,6 +38,7 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
         found = json.loads(shown(capsys, command, "--json", "--url", url)[1])
         assert found["paused"]["because"] == because[1]
         assert "@" in found["paused"]["by"]
+        assert found["paused"]["at"].endswith("Z"), "as every other time in JSON"
     assert shown(capsys, "resume", "orders", "--url", url)[1] == "resumed orders\n"
     assert shown(capsys, "resume", "orders", "--url", url)[1] == "orders was not paused\n"
     assert "paused" not in shown(capsys, "queues", "--json", "--url", url)[1]

@@ -410,7 +410,7 @@ def _pause_text(pause: QueuePause | None) -> str:
 
 
 def _pause_facts(pause: QueuePause) -> dict[str, Any]:
-    return {"at": pause.paused_at.isoformat(), "by": pause.by, "because": pause.because}
+    return {"at": pause.paused_at, "by": pause.by, "because": pause.because}
 
 
 def _age(counted: MailboxStats) -> str:
