@@ -237,6 +237,17 @@ def test_a_list_says_whether_there_are_no_letters_or_none_that_match(
     assert "No dead letter of orders matches" in wink("dlq", "list", "orders", "error=X")[1]
 
 
+def test_a_body_that_could_not_be_decoded_is_shown_as_text(wink: Wink, backend: Backend) -> None:
+    backend.mailbox("orders").send({"item": "tea\x1b"})
+    policy: Any = DLQPolicy(backend.mailbox("dead"))
+    box = backend.mailbox("orders", body_type=dict[str, int])
+    Worker(box, print, dlq=policy).run(max_iterations=1, wait_time_seconds=0)
+    (letter,) = wink.json("dlq", "list", "dead", "--each")
+    shown = wink.ok("dlq", "show", "dead", letter["id"])
+    assert '{"b":{"item":"tea' in shown
+    assert "\x1b" not in shown
+
+
 def test_a_list_says_how_far_it_looked(wink: Wink, backend: Backend) -> None:
     give_up(backend, *ORDERS)
     code, out, err = wink("dlq", "list", "dead", "--scan", "2")

@@ -1,5 +1,6 @@
 """Commands for dead letters: list, show, replay and discard."""
 
+import base64
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -245,5 +246,7 @@ def _print_whole(found: FoundLetter) -> None:
             for line in value.splitlines():
                 output.print_line(f"  {line}")
         else:
+            if name == "raw_payload":  # in base64, because it may be anything
+                value = base64.b64decode(value).decode("utf-8", "backslashreplace")
             text = value if isinstance(value, str) else output.plain_text(value)
             output.print_line(f"{name:<18} {text}")
