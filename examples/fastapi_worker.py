@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import httpx
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 
 import weakincentives
 from weakincentives.runtime import AsyncJob, Mailbox, Worker, WorkerConfig
@@ -52,7 +52,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             resources=clients,
             config=WorkerConfig(concurrency=CONCURRENCY),
         )
-        running = asyncio.create_task(worker.run_async())
+        running = app.state.running = asyncio.create_task(worker.run_async())
         try:
             yield
         finally:
@@ -80,6 +80,17 @@ async def leave(questions: list[Question], request: Request) -> list[str]:
     """Return the ids of questions that will be answered in the mailbox called answers."""
     answers = request.app.state.answers
     return await questions_of(request).send_batch_async(questions, reply_to=answers)
+
+
+@app.get("/health")
+async def health(request: Request) -> str:
+    """Fail if the worker has ended, as it does if its resources cannot be opened.
+
+    The application itself would go on, and nobody would answer its questions.
+    """
+    if request.app.state.running.done():
+        raise HTTPException(503, "the worker has ended")
+    return "ok"
 
 
 @app.get("/waiting")

@@ -1,9 +1,11 @@
 """Turns exceptions into text that is safe to store and show: bounded, printable, redacted."""
 
 import itertools
+import re
 import reprlib
 import traceback
 import unicodedata
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -12,7 +14,9 @@ from .redaction import redacted
 __all__ = [
     "described",
     "error_type",
+    "is_library_file",
     "one_line",
+    "own_place_of",
     "place_of",
     "printable",
     "stack_of",
@@ -32,6 +36,12 @@ LINKS = 1_000
 OUTERMOST, INNERMOST = 3, 5
 """How many errors of a long chain are shown at each end."""
 MEMBERS, NOTES, DEPTH = 5, 5, 3
+
+LIBRARIES = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|/src/weakincentives/|^<frozen ",
+    re.I,
+)
+"""Files that are not the user's own: installed packages, Python itself, and this library."""
 
 # Escape sequences, line ends and direction marks would let a text control the terminal.
 UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -73,8 +83,31 @@ def place_of(error: BaseException) -> str | None:
         (frame,) = _frames(error.__traceback__, 1)
     except (Exception, SystemExit):  # noqa: BLE001 - no traceback, or one that cannot be read
         return None
-    file = frame.filename.replace("\\", "/").rpartition("/")[2]
-    return printable(f"{file}:{frame.lineno} in {frame.name}"[:MAX_NAME])
+    return _place(frame.filename, frame.lineno, frame.name)
+
+
+def own_place_of(error: BaseException) -> str | None:
+    """Return the innermost place of the user's own code; where it was raised if there is none."""
+    try:
+        # Not _frames(): that reads the lines of all files, for each failure that is retried.
+        walked = deque(traceback.walk_tb(error.__traceback__), FRAMES)
+        places = [(frame.f_code, line) for frame, line in walked]
+    except (Exception, SystemExit):  # noqa: BLE001 - a traceback that cannot be read
+        return None
+    own = [place for place in places if not is_library_file(place[0].co_filename)]
+    for code, line in (own or places)[-1:]:
+        return _place(code.co_filename, line, code.co_name)
+    return None
+
+
+def is_library_file(filename: str) -> bool:
+    """Return whether a file is not the user's own."""
+    return LIBRARIES.search(filename.replace("\\", "/")) is not None
+
+
+def _place(filename: str, line: int | None, function: str) -> str:
+    file = filename.replace("\\", "/").rpartition("/")[2]
+    return printable(f"{file}:{line} in {function}"[:MAX_NAME])
 
 
 def stack_of(error: BaseException) -> str:

@@ -222,9 +222,30 @@ def test_messages_that_are_not_letters_are_left_alone(wink: Wink, backend: Backe
     give_up(backend, ORDERS[0])
     backend.mailbox("dead").send({"no": "letter"})
     code, out, err = wink("dlq", "discard", "dead", "--yes")
-    assert (code, err) == (0, "wink: left out 1 message of another kind\n")
+    assert (code, err) == (0, "wink: left out 1 message that is not a dead letter\n")
     assert "discarded 1" in out
     assert backend.mailbox("dead").stats().pending == 1
+
+
+def test_a_list_says_whether_there_are_no_letters_or_none_that_match(
+    wink: Wink, backend: Backend
+) -> None:
+    backend.mailbox("orders").send_batch([1, 2])
+    code, out, err = wink("dlq", "list", "orders")
+    assert (code, out) == (0, "There are no dead letters in orders.\n")
+    assert "wink: left out 2 messages that are not dead letters\n" in err
+    assert "No dead letter of orders matches" in wink("dlq", "list", "orders", "error=X")[1]
+
+
+def test_a_body_that_could_not_be_decoded_is_shown_as_text(wink: Wink, backend: Backend) -> None:
+    backend.mailbox("orders").send({"item": "tea\x1b"})
+    policy: Any = DLQPolicy(backend.mailbox("dead"))
+    box = backend.mailbox("orders", body_type=dict[str, int])
+    Worker(box, print, dlq=policy).run(max_iterations=1, wait_time_seconds=0)
+    (letter,) = wink.json("dlq", "list", "dead", "--each")
+    shown = wink.ok("dlq", "show", "dead", letter["id"])
+    assert '{"b":{"item":"tea' in shown
+    assert "\x1b" not in shown
 
 
 def test_a_list_says_how_far_it_looked(wink: Wink, backend: Backend) -> None:

@@ -276,12 +276,14 @@ def test_a_queue_that_was_paused_and_forgotten(on_sqlite: Wink) -> None:
 def test_workers_say_what_they_serve_and_hold(
     on_sqlite: Wink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def listed(mailbox: str, **held: float) -> None:
+    def listed(mailbox: str, seen: float = 0.0, **held: float) -> None:
         message = SimpleNamespace(mailbox="orders", message_id="m", **held)
         worker = SimpleNamespace(
             host="h",
             pid=1,
             loops=[SimpleNamespace(mailbox=mailbox)],
+            seen_seconds_ago=seen,
+            held=len(held) and 1,
             oldest_held=[message] if held else [],
         )
         cls = weakincentives.contrib.mailbox.sqlite.backend.SQLiteBackend
@@ -297,6 +299,11 @@ def test_workers_say_what_they_serve_and_hold(
     listed("orders", held_seconds=60, lease_seconds_left=-5)
     (found,) = found_by(on_sqlite)
     assert "whose lease is over" in found
+    listed("orders", seen=4.9, held_seconds=60, lease_seconds_left=-3)
+    assert found_by(on_sqlite) == [], "it had 1.9 s left, and may have been extended since"
+    listed("orders", seen=15, held_seconds=60, lease_seconds_left=-3)
+    (found,) = found_by(on_sqlite)
+    assert "a worker gives no sign" in found
 
 
 def test_people_see_a_few_of_many_alike(on_sqlite: Wink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
     because = ("--because", "the bank is down\x1b[31m")
     code, out, err = shown(capsys, "pause", "orders", *because, "--url", url)
     assert (code, out, err) == (0, "paused orders; wink resume orders ends this\n", "")
-    assert "Nothing to receive" in shown(capsys, "receive", "orders", "--url", url)[1]
+    received = shown(capsys, "receive", "orders", "--url", url)[1]
+    assert received == "Nothing to receive in orders: it is paused; 1 pending.\n"
     for command in ("queues", "stats"):
         _, out, _ = shown(capsys, command, "--url", url)
         assert "paused" in out
@@ -37,6 +38,7 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
         found = json.loads(shown(capsys, command, "--json", "--url", url)[1])
         assert found["paused"]["because"] == because[1]
         assert "@" in found["paused"]["by"]
+        assert found["paused"]["at"].endswith("Z"), "as every other time in JSON"
     assert shown(capsys, "resume", "orders", "--url", url)[1] == "resumed orders\n"
     assert shown(capsys, "resume", "orders", "--url", url)[1] == "orders was not paused\n"
     assert "paused" not in shown(capsys, "queues", "--json", "--url", url)[1]
@@ -45,7 +47,9 @@ def test_a_queue_is_paused_and_resumed(url: str, capsys: pytest.CaptureFixture[s
 def test_json_and_queues_that_do_not_exist_yet(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json.loads(shown(capsys, "pause", "later", "--json", "--url", url)[1])
+    code, out, err = shown(capsys, "pause", "later", "--json", "--url", url)
+    assert (code, err) == (0, "wink: there is no queue 'later' here\n"), "it may be a typo"
+    found = json.loads(out)
     assert (found["queue"], found["because"]) == ("later", None)
     listed = shown(capsys, "queues", "--json", "--url", url)[1].splitlines()
     assert [json.loads(line)["queue"] for line in listed] == ["later", "orders"]

@@ -48,6 +48,18 @@ def test_without_ack_a_message_comes_back(wink: Wink) -> None:
     assert wink.json("receive", "orders") == []
 
 
+def test_a_queue_with_nothing_to_show_says_where_its_messages_are(wink: Wink) -> None:
+    for body in ("1", "2"):
+        wink.ok("send", "orders", body)
+    wink.ok("send", "orders", "3", "--delay", "60")
+    wink.ok("receive", "orders", "--max", "2")
+    where = "orders: 2 in flight, 1 delayed.\n"
+    assert wink.ok("peek", "orders") == f"No messages are pending in {where}"
+    assert wink.ok("receive", "orders") == f"Nothing to receive in {where}"
+    wink.ok("purge", "orders", "--yes")
+    assert wink.ok("peek", "orders") == "No messages are pending in orders.\n"
+
+
 def test_queues_and_stats_show_every_queue(wink: Wink) -> None:
     wink.ok("send", "b", "1")
     wink.ok("send", "a", "1", "--delay", "60")

@@ -98,6 +98,22 @@ def test_top_shows_queues_once(wink: Wink, backend: Backend) -> None:
     assert wink("top", "--interval", "0")[0] == 2
 
 
+def test_top_shows_which_queues_are_paused_and_breaks_no_name_in_80_columns(
+    wink: Wink, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    backend.mailbox("payments-letters").send(1)
+    backend.pause("payments-letters")
+    try:
+        once = ("top", "payments-letters", "--once", "--interval", "0.05")
+        (facts,) = wink.json(*once)
+        assert facts["paused"] is True
+        (row,) = (line for line in wink.ok(*once).splitlines() if "payments-letters" in line)
+        assert "paused" in row
+    finally:
+        backend.resume("payments-letters")
+
+
 def test_a_refresh_takes_turns_among_many_queues(
     wink: Wink, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,28 @@ def test_an_edited_letter_is_sent_and_its_caller_is_answered(
     assert reply.wait(timeout=10) == {"sold": 25}
 
 
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)  # memory decodes nothing
+def test_a_body_of_the_wrong_type_is_shown_and_can_be_mended(
+    backend: Backend, asking: Callable[..., Asking]
+) -> None:
+    dlq = DLQPolicy(mailbox=backend.mailbox("orders-dlq"))
+    backend.mailbox("orders").send({"itme": "tea", "card": "4111"})
+    typed = backend.mailbox("orders", body_type=dict[str, int])
+    Worker(typed, handle, dlq=dlq).run(max_iterations=1, wait_time_seconds=0)
+    ask = asking()
+    (row,) = ask.json("/letters/orders-dlq")["letters"]
+    contents = ask.json(f"/letters/orders-dlq/{row['id']}")["contents"]
+    assert json.loads(contents["text"]) == {"itme": "tea", "card": "4111"}
+    assert contents["note"] == "It could not be decoded."
+    hiding = asking(redact=("card",)).json(f"/letters/orders-dlq/{row['id']}")["contents"]
+    assert "tea" in hiding["text"]
+    assert "4111" not in json.dumps(hiding)
+    edit = f"/letters/orders-dlq/{row['id']}/edit"
+    assert ask.post(edit, body='{"item": 4}').status_code == 303
+    (mended,) = typed.receive()
+    assert mended.body == {"item": 4}
+
+
 @pytest.mark.parametrize(
     ("form", "missing"),
     [

@@ -78,6 +78,27 @@ def test_a_thousand_workers_are_paged_and_none_can_write_html(
     assert ask.json("/")["queues"][0]["places"] == 10_000
 
 
+def test_a_queue_whose_handler_is_slower_than_its_lease_is_in_trouble(
+    backend: Backend, asking: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held(queue: str, seen: float, left: float) -> WorkerInfo:
+        message = HeldMessage(queue, f"of-{queue}", 2, 60.0, left)
+        loop = LoopInfo(queue, 1, 1)
+        return WorkerInfo(queue, "host", 1, "1", datetime.now(UTC), (loop,), 1, (message,), seen)
+
+    entries = [held("slow", 2.0, -5.0), held("fine", 4.9, -3.0), held("dead", 15.0, -3.0)]
+    monkeypatch.setattr(type(backend), "workers", lambda self: entries)
+    for queue in ("slow", "fine", "dead"):
+        backend.mailbox(queue).send("tea")
+    ask = asking()
+    rows = {row["name"]: row["badges"] for row in ask.json("/")["queues"]}
+    assert rows == {"slow": ["lease over"], "fine": [], "dead": []}
+    for queue, is_over in (("slow", True), ("fine", False), ("dead", True)):
+        (message,) = ask.json(f"/queues/{queue}")["held"]
+        assert message["lease_is_over"] is is_over
+        assert (">over<" in ask.html(f"/queues/{queue}")) is is_over
+
+
 def test_a_backend_that_cannot_list_workers_says_so(
     backend: Backend, asking: Callable[..., Asking], monkeypatch: pytest.MonkeyPatch
 ) -> None:

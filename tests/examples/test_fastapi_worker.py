@@ -1,17 +1,19 @@
 """The web application with a worker in its lifespan, as a real process."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from examples import fastapi_worker
 from testkit.ports import HOST, reserved_port
 from testkit.waiting import eventually
 from tests.examples.model import Model
@@ -111,3 +113,32 @@ def stopped_listening(client: httpx.Client) -> bool:
     except OSError:
         return True
     return False
+
+
+def test_the_health_check_fails_when_the_worker_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def unreachable() -> AsyncIterator[None]:
+        await broken.wait()
+        raise OSError("no such host")
+        yield
+
+    broken = asyncio.Event()
+    monkeypatch.setattr(fastapi_worker, "QUEUES", url(tmp_path))
+    monkeypatch.setattr(fastapi_worker, "clients", unreachable)
+    transport = httpx.ASGITransport(fastapi_worker.app)
+
+    async def asked() -> list[int]:
+        with pytest.raises(OSError, match="no such host"):
+            async with (
+                fastapi_worker.lifespan(fastapi_worker.app),
+                httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+            ):
+                before = await client.get("/health")
+                broken.set()
+                await asyncio.wait([fastapi_worker.app.state.running], timeout=60)
+                after = await client.get("/health")
+        return [before.status_code, after.status_code]
+
+    assert asyncio.run(asked()) == [200, 503]

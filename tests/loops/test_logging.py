@@ -1,5 +1,6 @@
 """What loops write to the log: enough to see what happens, and nothing that floods or forges."""
 
+import json
 import logging
 
 import pytest
@@ -88,6 +89,17 @@ def test_a_long_outage_is_told_again_at_a_slow_pace(log):
 
 
 # --- failures -------------------------------------------------------------------------------
+
+
+def test_a_failure_is_told_where_the_handler_called_a_library(box, log):
+    def decode(text):
+        json.loads(text)
+
+    box.send("{")
+    drained(Worker(box, decode, config=NO_WAIT), 1)
+    (failed,) = records(log, "Message handling failed")
+    assert failed.at.startswith("test_logging.py:")
+    assert failed.at.endswith(" in decode")
 
 
 def test_a_retry_is_one_line_and_the_end_has_the_traceback(box, log):

@@ -11,6 +11,7 @@ from weakincentives.error_text import (
     described,
     error_type,
     one_line,
+    own_place_of,
     place_of,
     printable,
     stack_of,
@@ -58,6 +59,21 @@ def test_a_stack_shows_where_it_happened_without_secrets():
     assert place.startswith("test_error_text.py:")
     assert place.endswith(" in culprit")
     assert place_of(ValueError()) is None
+
+
+def test_the_own_place_is_where_the_users_code_called_a_library():
+    def decode():
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        decode()
+    assert (place_of(caught.value) or "").startswith("decoder.py:")
+    assert (own_place_of(caught.value) or "").endswith(" in decode")
+    with pytest.raises(ValueError, match="Expecting") as of_library:
+        json.loads("{")
+    of_library.value.__traceback__ = of_library.value.__traceback__.tb_next
+    assert own_place_of(of_library.value) == place_of(of_library.value), "no code of the user's"
+    assert own_place_of(ValueError()) is None
 
 
 class Mute(Exception):

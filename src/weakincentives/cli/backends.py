@@ -43,11 +43,13 @@ def connect_existing(url: str) -> Backend:
 def absence_of(url: str, backend: Backend, queue: str) -> str | None:
     """Return a text that says that the queue does not exist, or may not; None if it does."""
     scheme = scheme_of(url)
+    if scheme == "sqs":  # which refuses to open a queue that does not exist
+        return None
     names = backend.queues() if scheme in ("sqlite", "memory") else None
     mailbox = backend.mailbox(queue)  # raises for a bad name
     if names is not None:
         return None if queue in names else f"there is no queue {queue!r} here"
-    if scheme == "sqs" or mailbox.approximate_count():
+    if mailbox.approximate_count():
         return None
     return f"no messages in {queue!r} (there may be no such queue)"
 

@@ -1,5 +1,6 @@
 """Commands for dead letters: list, show, replay and discard."""
 
+import base64
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -71,8 +72,10 @@ def list_letters(
             output.print_json(group.shown())
     elif groups.count:
         print_groups(groups, f"{output.counted(groups.count, 'dead letter')} in {queue}")
-    else:
+    elif filters:
         output.print_line(f"No dead letter of {queue} matches.")
+    else:
+        output.print_line(f"There are no dead letters in {queue}.")
 
 
 def show(
@@ -194,7 +197,9 @@ def _look(
 
 def _say_strangers(finder: LetterFinder) -> None:
     if finder.strangers:
-        output.note(f"wink: left out {output.counted(finder.strangers, 'message')} of another kind")
+        messages = output.counted(finder.strangers, "message")
+        are = "is not a dead letter" if finder.strangers == 1 else "are not dead letters"
+        output.note(f"wink: left out {messages} that {are}")
 
 
 def _print_line(as_json: bool, found: FoundLetter) -> None:
@@ -241,5 +246,7 @@ def _print_whole(found: FoundLetter) -> None:
             for line in value.splitlines():
                 output.print_line(f"  {line}")
         else:
+            if name == "raw_payload":  # in base64, because it may be anything
+                value = base64.b64decode(value).decode("utf-8", "backslashreplace")
             text = value if isinstance(value, str) else output.plain_text(value)
             output.print_line(f"{name:<18} {text}")

@@ -12,8 +12,8 @@ import typer
 from weakincentives.runtime.mailbox import QueuePause
 
 from . import output
-from .backends import connect_existing
-from .queues import DEFAULT_URL, JsonOption, QueueArgument, UrlOption
+from .backends import absence_of, connect_existing
+from .queues import DEFAULT_URL, JsonOption, QueueArgument, UrlOption, say_absence
 
 __all__ = ["register"]
 
@@ -34,7 +34,9 @@ def pause(
 ) -> None:
     """Pause a queue: no worker receives from it until it is resumed. Running jobs finish."""
     with connect_existing(url) as backend:
+        absence = absence_of(url, backend, queue)  # later it would be listed, being paused
         paused = backend.pause(queue, because=because, by=_user())
+    say_absence(absence)
     if as_json:
         output.print_json(_facts(paused))
     else:

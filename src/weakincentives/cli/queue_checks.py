@@ -12,6 +12,7 @@ from weakincentives.runtime.mailbox import (
     WorkerInfo,
 )
 from weakincentives.runtime.mailbox.seam.backend import Backend
+from weakincentives.runtime.mailbox.workers import is_silent, lease_is_over
 
 from .backends import store_mailbox
 from .output import counted, duration
@@ -105,10 +106,19 @@ def _is_letter(message: Peeked[Any]) -> bool:
     return isinstance(body, dict) and body.keys() >= OF_LETTERS
 
 
-def _of_worker(worker: Any) -> Iterator[Finding]:
+def _of_worker(worker: WorkerInfo) -> Iterator[Finding]:
+    if is_silent(worker):
+        yield Finding(
+            "warning",
+            "a worker gives no sign: it was killed, is stopped or cut off",
+            f"{worker.host}:{worker.pid} gave the last one {duration(worker.seen_seconds_ago)} ago,"
+            f" and held {counted(worker.held, 'message')}",
+            "see what has become of it; its messages come back when their leases are over",
+        )
+        return
     for held in worker.oldest_held:
         who = f"{worker.host}:{worker.pid} has held {held.message_id} of {held.mailbox}"
-        if held.lease_seconds_left < 0:
+        if lease_is_over(worker, held):
             yield Finding(
                 "warning",
                 "a worker goes on with a message whose lease is over; another may have it too",

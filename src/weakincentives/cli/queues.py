@@ -44,6 +44,7 @@ __all__ = [
     "existing_mailbox",
     "message_facts",
     "register",
+    "say_absence",
     "show_message",
     "stats_facts",
 ]
@@ -188,10 +189,11 @@ def receive(
             _show(message, as_json)
         if ack:  # only after they have been printed
             mailbox.acknowledge_batch(messages)
+        counted = None if messages or as_json else mailbox.stats()
     if not messages:
-        _say_absence(absence)
-        if not as_json:
-            output.print_line(f"Nothing to receive in {queue}.")
+        say_absence(absence)
+    if counted is not None:
+        output.print_line(f"Nothing to receive in {queue}{_elsewhere(counted)}.")
 
 
 def peek(
@@ -203,14 +205,28 @@ def peek(
     """Show messages that wait, without receiving them."""
     with connect_existing(url) as backend:
         absence = absence_of(url, backend, queue)
+        mailbox = backend.mailbox(queue)
         with named_as_typed({"limit": "--limit"}):
-            messages = backend.mailbox(queue).peek(limit)
+            messages = mailbox.peek(limit)
         for message in messages:
             _show(message, as_json)
+        counted = None if messages or as_json else mailbox.stats()
     if not messages:
-        _say_absence(absence)
-        if not as_json:
-            output.print_line(f"No messages are pending in {queue}.")
+        say_absence(absence)
+    if counted is not None:
+        output.print_line(f"No messages are pending in {queue}{_elsewhere(counted)}.")
+
+
+def _elsewhere(counted: MailboxStats) -> str:
+    """Return where the messages are that could not be shown; empty if there are none."""
+    counts = {
+        "pending": counted.pending,
+        "in flight": counted.in_flight,
+        "delayed": counted.delayed,
+    }
+    held = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    facts = [*(["it is paused"] if counted.paused else []), *([held] if held else [])]
+    return f": {'; '.join(facts)}" if facts else ""
 
 
 def stats(
@@ -227,7 +243,7 @@ def stats(
     """Count the messages by state."""
     with connect_existing(url) as backend:
         if queue is not None:
-            _say_absence(absence_of(url, backend, queue))
+            say_absence(absence_of(url, backend, queue))
         if not watch:
             _show_stats(backend, _names(backend, queue), as_json)
         elif as_json or not sys.stdout.isatty():
@@ -258,7 +274,7 @@ def purge(
             _confirm_purge(mailbox.approximate_count(), queue)
         removed = mailbox.purge()
     if not removed:
-        _say_absence(absence)
+        say_absence(absence)
     if as_json:
         output.print_json({"queue": queue, "removed": removed})
     else:
@@ -287,7 +303,7 @@ def delete(
         except QueueNotEmptyError as error:
             raise WinkError(str(error).replace("force=True", "--force")) from error
     if not deleted:
-        _say_absence(f"there is no queue {queue!r} here")
+        say_absence(f"there is no queue {queue!r} here")
     if as_json:
         output.print_json({"queue": queue, "deleted": deleted})
     elif deleted:
@@ -310,11 +326,12 @@ def _confirm_delete(counted: MailboxStats, queue: str) -> None:
 
 def existing_mailbox(url: str, backend: Backend, queue: str) -> StoreMailbox[Any, Any]:
     """Open the mailbox of a queue that should exist, and say so if it does not."""
-    _say_absence(absence_of(url, backend, queue))
+    say_absence(absence_of(url, backend, queue))
     return store_mailbox(backend, queue)
 
 
-def _say_absence(absence: str | None) -> None:
+def say_absence(absence: str | None) -> None:
+    """Say on standard error that a queue does not exist, or may not."""
     if absence is not None:
         output.note(f"wink: {absence}")
 
@@ -393,7 +410,7 @@ def _pause_text(pause: QueuePause | None) -> str:
 
 
 def _pause_facts(pause: QueuePause) -> dict[str, Any]:
-    return {"at": pause.paused_at.isoformat(), "by": pause.by, "because": pause.because}
+    return {"at": pause.paused_at, "by": pause.by, "because": pause.because}
 
 
 def _age(counted: MailboxStats) -> str:

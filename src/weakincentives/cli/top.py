@@ -34,8 +34,8 @@ FIRST_LOOK = 2.0
 SHOWN = 30
 SPARKS = 12
 COLUMNS = (
-    *("queue", "pending", "in flight", "delayed", "oldest"),
-    *("in/s", "out/s", "drained in", "last minute"),
+    *("queue", "pending", "in\nflight", "delayed", "oldest"),
+    *("in/s", "out/s", "drained\nin", "last\nminute"),
 )
 
 
@@ -155,6 +155,7 @@ class QueueWatch:
                 "in_flight": stats.in_flight,
                 "delayed": stats.delayed,
                 "oldest_age_seconds": stats.oldest_age_seconds,
+                "paused": stats.paused,
                 "in_per_second": _rounded(trend.incoming),
                 "out_per_second": _rounded(trend.outgoing),
                 "growth_per_second": _rounded(trend.growth),
@@ -167,6 +168,7 @@ class QueueWatch:
         rows = (_row(facts) for facts in self.facts())
         table = tables.table(f"Queues by {self.order}", COLUMNS, rows)
         table.box = None  # so that it fits into 80 columns
+        table.collapse_padding = True  # and names of queues need not be broken
         notes = []
         if self.hidden:
             notes.append(f"{self.hidden} more; sort otherwise, or name queues")
@@ -182,9 +184,15 @@ def _row(facts: dict[str, Any]) -> tuple[object, ...]:
         None if age is None else output.duration(age),
         _rate(facts["in_per_second"]),
         _rate(facts["out_per_second"]),
-        None if drained is None else output.duration(drained),
+        _drained_in(drained, facts["paused"]),
         sparkline(facts["depths"], SPARKS),
     )
+
+
+def _drained_in(seconds: float | None, is_paused: bool) -> str | None:
+    if is_paused:
+        return "paused"
+    return None if seconds is None else output.duration(seconds)
 
 
 def _rate(value: float | None) -> str | None:

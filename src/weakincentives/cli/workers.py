@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from weakincentives.runtime.mailbox import HeldMessage, WorkerInfo
+from weakincentives.runtime.mailbox.workers import is_silent, lease_is_over
 
 from . import output, tables
 from .backends import connect_existing
@@ -56,7 +57,8 @@ def _row(worker: WorkerInfo) -> Iterator[object]:
     yield _name(worker)
     yield worker.version
     yield output.duration((datetime.now(UTC) - worker.started_at).total_seconds())
-    yield f"{output.duration(worker.seen_seconds_ago)} ago"
+    silent = ", silent" if is_silent(worker) else ""
+    yield f"{output.duration(worker.seen_seconds_ago)} ago{silent}"
     yield ", ".join(f"{loop.mailbox} ({loop.concurrency})" for loop in worker.loops)
     yield worker.held
     lags = [loop.lag_seconds for loop in worker.loops if loop.lag_seconds is not None]
@@ -69,8 +71,11 @@ def _held_row(held: HeldMessage, worker: WorkerInfo) -> Iterator[object]:
     yield _name(worker)
     yield output.duration(held.held_seconds)
     yield held.delivery_count
-    left = held.lease_seconds_left
-    yield output.duration(left) if left > 0 else "over"
+    if lease_is_over(worker, held):
+        yield "over"
+    else:
+        left = held.lease_seconds_left
+        yield output.duration(left) if left > 0 else None
 
 
 def _name(worker: WorkerInfo) -> str:

@@ -1,14 +1,15 @@
 """What of a message may be shown, and how."""
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from weakincentives.error_text import printable
 from weakincentives.runtime.mailbox import SerializationError
-from weakincentives.runtime.mailbox.envelope import Envelope
+from weakincentives.runtime.mailbox.envelope import Envelope, JsonSealer
 from weakincentives.serde import Codec, EncodeError
 
 from .config import DashboardConfig, Right
@@ -44,6 +45,7 @@ class ContentsReader:
         self._may_show = Right.VIEW_BODIES in config.rights
         self._hidden = HiddenFields(config.redact)
         self._codec = Codec()
+        self._sealer = JsonSealer(self._codec, sys.maxsize)
 
     @property
     def may_show(self) -> bool:
@@ -81,10 +83,15 @@ class ContentsReader:
         )
 
     def of_bytes(self, payload: bytes) -> Contents:
-        """Return the contents of a payload that could not be decoded."""
+        """Return the contents of a payload that a worker could not decode."""
         if not self._may_show:
             return Contents(None, "", None, "Bodies are not shown here.", False)
-        return self._unread(payload, "It could not be decoded.")
+        envelope = readable_envelope(self._sealer.open, payload)
+        if envelope is None:
+            return self._unread(payload, "It could not be decoded.")
+        # Its body is JSON, though not what the worker expects, and can be mended.
+        found = self.of_body(envelope.body, whole=True)
+        return replace(found, note=" ".join(filter(None, ("It could not be decoded.", found.note))))
 
     def value(self, body: Any) -> Any:
         """Return what may be searched in a body; nothing hidden can be found out by searching."""

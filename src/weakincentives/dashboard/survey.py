@@ -238,6 +238,7 @@ class Survey:
             queue.looks,
             has_letters=bool(queue.has_letters),
             places=self.workers.places(name),
+            is_lease_over=self.workers.is_lease_over(name),
         )
 
 

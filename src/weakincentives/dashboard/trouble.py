@@ -35,6 +35,7 @@ class Badge(StrEnum):
     UNREACHABLE = "cannot be read"
     NO_CONSUMER = "no consumer"
     NO_PROGRESS = "no progress"
+    LEASE_OVER = "lease over"
     PAUSED = "paused"
     DEAD_LETTERS = "dead letters"
     UNREADABLE = "unreadable records"
@@ -55,6 +56,7 @@ SEVERITIES = {
     Badge.UNREACHABLE: Severity.ALARM,
     Badge.NO_CONSUMER: Severity.ALARM,
     Badge.NO_PROGRESS: Severity.ALARM,
+    Badge.LEASE_OVER: Severity.WARNING,
     Badge.PAUSED: Severity.WARNING,
     Badge.DEAD_LETTERS: Severity.WARNING,
     Badge.UNREADABLE: Severity.WARNING,
@@ -86,20 +88,21 @@ def verdict_of(
     has_letters: bool = False,
     is_reachable: bool = True,
     places: int | None = None,
+    is_lease_over: bool = False,
 ) -> QueueVerdict:
     """Return what follows from the looks of the last minutes, oldest first.
 
     ``places`` is how many jobs of the queue workers run at once; None if that is not known.
+    ``is_lease_over`` tells whether a worker goes on with a message that it has lost.
     """
     change = _change(looks)
     stats = looks[-1].stats if looks else None
     stuck = _stuck(looks)
-    drain = None
-    if stats is not None and stats.pending and change is not None and change < 0:
-        drain = stats.pending / -change
     badges = []
     if not is_reachable:
         badges.append(Badge.UNREACHABLE)
+    if is_lease_over:
+        badges.append(Badge.LEASE_OVER)
     if stats is not None and stats.paused:
         badges.append(Badge.PAUSED)
     elif stuck is not None and not has_letters:
@@ -113,7 +116,13 @@ def verdict_of(
         badges.append(Badge.UNREADABLE)
     if change is not None and change > 0 and _is_growing(looks):
         badges.append(Badge.GROWING)
-    return QueueVerdict(change, drain, stuck, tuple(badges))
+    return QueueVerdict(change, _drain_seconds(stats, change), stuck, tuple(badges))
+
+
+def _drain_seconds(stats: MailboxStats | None, change: float | None) -> float | None:
+    if stats is None or not stats.pending or change is None or change >= 0:
+        return None
+    return stats.pending / -change
 
 
 def _waiting(look: Look) -> int:

@@ -1,11 +1,12 @@
 """The processes that serve the queues, read now and then."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from weakincentives.errors import WinkError
 from weakincentives.runtime.mailbox import UnsupportedOperationError, WorkerInfo
 from weakincentives.runtime.mailbox.seam.backend import Backend
+from weakincentives.runtime.mailbox.workers import is_silent, lease_is_over
 
 __all__ = ["WorkerList"]
 
@@ -25,6 +26,7 @@ class WorkerList:
         self._read_at = 0.0
         self._workers: Sequence[WorkerInfo] | None = None
         self._places: Mapping[str, int] = {}
+        self._overdue: Set[str] = frozenset()
         self.is_supported = True
         """False if the backend has no place for such a list."""
 
@@ -41,6 +43,10 @@ class WorkerList:
     def places(self, queue: str) -> int | None:
         """Return how many jobs of a queue workers run at once; None if that is not known."""
         return None if self._workers is None else self._places.get(queue, 0)
+
+    def is_lease_over(self, queue: str) -> bool:
+        """Return whether a worker goes on with a message of the queue after its lease."""
+        return self._workers is not None and queue in self._overdue
 
     def refresh(self) -> None:
         """Read them again if it is time."""
@@ -59,5 +65,11 @@ class WorkerList:
         for worker in workers:
             for loop in worker.loops:
                 places[loop.mailbox] += loop.concurrency
+        self._overdue = {
+            held.mailbox
+            for worker in workers
+            for held in worker.oldest_held
+            if lease_is_over(worker, held) and not is_silent(worker)
+        }
         self._places, self._workers, self._read_at = places, workers, self._clock()
         self._next = started + max(READ_SECONDS, (self._read_at - started) / SHARE)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from weakincentives.runtime.mailbox import HeldMessage, WorkerInfo
+from weakincentives.runtime.mailbox.workers import lease_is_over
 
 from .formatting import time_text
 from .overview import LONGEST_FILTER, one_page
@@ -34,6 +35,7 @@ class HeldView:
     delivery_count: int
     held_seconds: float
     lease_seconds_left: float
+    lease_is_over: bool
     worker: str
 
 
@@ -130,5 +132,6 @@ def _held(worker: WorkerInfo, held: HeldMessage, age: float) -> HeldView:
         held.delivery_count,
         held.held_seconds + age,
         held.lease_seconds_left - age,
+        lease_is_over(worker, held),
         f"{worker.host}:{worker.pid}",
     )

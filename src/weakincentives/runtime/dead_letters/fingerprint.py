@@ -3,6 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
+from weakincentives.error_text import is_library_file
 from weakincentives.ids import derived_id
 
 from .letter import DeadLetter
@@ -11,11 +12,6 @@ __all__ = ["Fingerprint", "fingerprint_of"]
 
 FRAME = re.compile(r'^ *File "(?P<file>.*)", line \d+, in (?P<function>.*)$', re.MULTILINE)
 LAST_TRACEBACK = "Traceback (most recent call last):"
-LIBRARIES = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python3(\.\d+)?/|/src/weakincentives/|^<frozen ",
-    re.I,
-)
-"""Files that are not the user's own: installed packages, Python itself, and this library."""
 SHOWN_PARTS = 2
 """A file is shown with its directory, because many are called ``handlers.py``."""
 ID_LENGTH = 8
@@ -48,7 +44,7 @@ def _own_frame(traceback: str) -> str | None:
     if not frames:
         return None
     files = [frame["file"].replace("\\", "/") for frame in frames]
-    own = [index for index, file in enumerate(files) if LIBRARIES.search(file) is None]
+    own = [index for index, file in enumerate(files) if not is_library_file(file)]
     index = own[-1] if own else len(frames) - 1
     place = "/".join(files[index].split("/")[-SHOWN_PARTS:])
     return f"{place} in {frames[index]['function']}"

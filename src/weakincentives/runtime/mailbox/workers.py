@@ -7,7 +7,19 @@ from weakincentives.serde import Codec, DecodeError
 
 from .seam.worker_table import WorkerRow
 
-__all__ = ["HeldMessage", "LoopInfo", "WorkerInfo", "encoded", "worker_of"]
+__all__ = [
+    "HeldMessage",
+    "LoopInfo",
+    "WorkerInfo",
+    "encoded",
+    "is_silent",
+    "lease_is_over",
+    "worker_of",
+]
+
+SILENT_SECONDS = 10.0
+"""A worker writes its entry every five seconds, so that one as old as this is of a worker that is
+gone, stopped or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,21 @@ class WorkerInfo:
 
 
 _CODEC = Codec(WorkerInfo)
+
+
+def is_silent(worker: WorkerInfo) -> bool:
+    """Return whether a worker has given no sign for too long."""
+    return worker.seen_seconds_ago > SILENT_SECONDS
+
+
+def lease_is_over(worker: WorkerInfo, held: HeldMessage) -> bool:
+    """Return whether a lease is over for sure.
+
+    A worker that is alive may have extended it since it wrote its entry, so only a lease that was
+    over by then counts.
+    """
+    left = held.lease_seconds_left
+    return left < 0 if is_silent(worker) else left + worker.seen_seconds_ago < 0
 
 
 def encoded(worker: WorkerInfo) -> bytes:

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from weakincentives.error_text import described, error_type, place_of, type_name
+from weakincentives.error_text import described, error_type, own_place_of, type_name
 from weakincentives.logs import get_logger
 from weakincentives.runtime.dead_letters.letter import request_id_of
 
@@ -58,7 +58,7 @@ def log_failure(
         "reference": reference,
         "error_type": error_type(error),
         "error_message": described(error),
-        "at": place_of(error),
+        "at": own_place_of(error),
     }
     detailed = level >= logging.ERROR or logger.isEnabledFor(logging.DEBUG)
     logger.event(level, config.failure_log, fields, exc_info=error if detailed else None)
