@@ -117,7 +117,7 @@ SCOPES: tuple[Scope | ReplyScope, ...] = (
     Scope(1, 2, 3, liveness=True),
     Scope(1, 2, 2, sends=2, liveness=True),
     Scope(2, 2, 2, liveness=True),
-    Scope(2, 2, 2, reductions=(SYMMETRY,)),
+    Scope(1, 3, 3, reductions=(SYMMETRY,)),
     Scope(2, 3, 3, reductions=(SYMMETRY, VIEW)),
     Scope(3, 3, 2, reductions=(SYMMETRY, VIEW)),
     Scope(1, 3, 3, sends=2, reductions=(SYMMETRY, VIEW)),
