@@ -53,6 +53,18 @@ def test_of_an_empty_queue_nothing_stays_for_long(box: Box, client: Any) -> None
     assert all(0 < client.pttl(key) <= 3_600_000 for key in left)
 
 
+def test_nor_of_one_that_was_paused(server: Standalone, client: Any) -> None:
+    with connect(server.url) as backend:
+        backend.mailbox("box").send("work")
+        for name in ("box", "other"):
+            backend.pause(name)
+        assert backend.delete("box", force=True) is True
+        assert backend.resume("other") is True
+    left = keys(client)
+    assert left  # the tokens that tell of the end of a pause
+    assert all(0 < client.pttl(key) <= 3_600_000 for key in left)
+
+
 def test_a_delete_whose_answer_is_lost_has_deleted(far: Box, proxy: Proxy, box: Box) -> None:
     far.send("work")
     proxy.lose_answer(b"unreadable\r\n$1\r\n1\r\n")
