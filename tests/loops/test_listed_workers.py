@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,26 @@ def test_what_is_held_becomes_known_at_the_next_beat(often: None) -> None:
             eventually(lambda: (worker := mine(backend)) and worker.held == 1)
             released.set()
             eventually(lambda: (worker := mine(backend)) and worker.held == 0)
+
+
+def test_a_loop_stays_listed_when_another_one_closes_its_backend(
+    often: None, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/queues.db"
+    with ExitStack() as stack, connect(url) as backend:
+        first = stack.enter_context(connect(url))
+        stack.enter_context(serving(Worker(first.mailbox("first"), print)))
+        eventually(lambda: served(backend) == {"first"})
+        with connect(url) as second, serving(Worker(second.mailbox("second"), print)):
+            eventually(lambda: served(backend) == {"first", "second"})
+            stack.close()
+            eventually(lambda: served(backend) == {"second"}, within=30)
+        assert mine(backend) is None
+
+
+def served(backend: Any) -> set[str]:
+    worker = mine(backend)
+    return {loop.mailbox for loop in worker.loops} if worker else set()
 
 
 def test_what_a_worker_says_is_bounded(often: None) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from testkit.waiting import eventually
 from tests.contract.shelf import Shelf
 from tests.loops.helpers import in_background
 from tests.loops.letters import Order, boom, fill, run, the_letter
+from weakincentives import connect
 from weakincentives.contrib.mailbox.testing import FakeMailbox
 from weakincentives.runtime import (
     DLQConsumer,
@@ -263,6 +265,21 @@ def test_what_is_no_letter_stays(box, letters, caplog):
     assert letters.stats().pending == 1
     assert "is not a dead letter" in caplog.text
     assert fill_one
+
+
+@pytest.mark.parametrize("seconds", [1e308, 1e15, -5.0])
+def test_a_time_beyond_all_times_holds_no_letter(tmp_path, seconds):
+    with connect(f"sqlite:///{tmp_path}/queues.db") as backend:
+        box, letters = backend.mailbox("orders"), backend.mailbox("dead")
+        for body in ("tea", "milk"):
+            box.send_expecting_reply(body)
+        run(Worker(box, boom, dlq=DLQPolicy(letters, max_delivery_count=1)), 3)
+        odd, other = letters.receive(max_messages=2)
+        letters.send(replace(odd.body, reply_timeout=seconds, reply_keep=seconds))
+        odd.acknowledge()
+        other.nack()
+        assert replay_dead_letters(letters, box) == 2
+        assert sorted(message.body for message in box.receive(max_messages=2)) == ["milk", "tea"]
 
 
 def test_a_queue_that_cannot_be_looked_into(box, letters, monkeypatch):

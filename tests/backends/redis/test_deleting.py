@@ -1,6 +1,7 @@
 """Deleting a queue leaves no key behind; nor does one that is empty."""
 
 import multiprocessing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +52,38 @@ def test_of_an_empty_queue_nothing_stays_for_long(box: Box, client: Any) -> None
     left = keys(client)
     assert left  # a token that nobody waited for, and the ids
     assert all(0 < client.pttl(key) <= 3_600_000 for key in left)
+
+
+def test_nor_of_one_that_was_paused(server: Standalone, client: Any) -> None:
+    with connect(server.url) as backend:
+        backend.mailbox("box").send("work")
+        for name in ("box", "other"):
+            backend.pause(name)
+        assert backend.delete("box", force=True) is True
+        assert backend.resume("other") is True
+    left = keys(client)
+    assert left  # the tokens that tell of the end of a pause
+    assert all(0 < client.pttl(key) <= 3_600_000 for key in left)
+
+
+@pytest.fixture
+def restricted(server: Standalone) -> Iterator[str]:
+    """The URL of a user who may use queues and replies, but not what all queues share."""
+    keys = ("~{queue:*", "~{replies:*")
+    server.command("ACL", "SETUSER", "app", "reset", "on", ">secret", *keys, "+@all")
+    yield server.url.replace("redis://", "redis://app:secret@")
+    server.command("ACL", "DELUSER", "app")
+
+
+def test_a_user_without_the_list_of_pauses_ends_one(server: Standalone, restricted: str) -> None:
+    with connect(server.url) as operator, connect(restricted) as app:
+        for name in ("resumed", "deleted"):
+            operator.mailbox(name).send("work")
+            operator.pause(name)
+        assert app.resume("resumed") is True
+        assert app.delete("deleted", force=True) is True
+        assert operator.paused() == []
+        assert operator.queues() == ["resumed"]
 
 
 def test_a_delete_whose_answer_is_lost_has_deleted(far: Box, proxy: Proxy, box: Box) -> None:

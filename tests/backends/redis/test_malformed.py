@@ -259,6 +259,18 @@ def test_a_key_of_another_type_among_the_replies(server: Standalone, box: Box, p
         assert reply.wait(timeout=120) == "answer"
 
 
+def test_a_key_of_another_type_costs_no_reply(server: Standalone, box: Box) -> None:
+    """One step acknowledges, answers and leases; such a key ends it in the middle."""
+    reply = box.send_expecting_reply("question")
+
+    def answer(body: str) -> str:
+        server.command("SET", "{queue:box}:pending", "mine")
+        return "answer"
+
+    Worker(box, answer).run(max_iterations=2, wait_time_seconds=0)
+    assert reply.wait(timeout=1) == "answer"
+
+
 def test_a_planted_queue_name_hides_no_other(
     server: Standalone, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -330,3 +330,20 @@ def test_answers_that_are_too_large_together_are_sent_apart(
     assert exchange_now(box, [], 1, 30, 0, carried) == []
     assert [reply.wait(timeout=60) for reply in replies] == ["x" * 90] * 2
     assert box.stats().total == 0
+
+
+def test_a_server_that_was_restarted_is_told_of_starts(box: Box, server: Standalone) -> None:
+    """It has lost its scripts, and a start that is sent without waiting would be lost with them."""
+    posted = []
+    for number in range(100):  # so that replies with every hash tag have been started
+        box.send_expecting_reply(number)
+        (message,) = box.receive()
+        driven(message._start())
+        posted.append(message._is_posted)
+    assert any(posted)
+    server.command("SCRIPT", "FLUSH")
+    server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    reply = box.send_expecting_reply("question")
+    (message,) = box.receive()
+    driven(message._start())
+    eventually(lambda: reply.status().state == "running", 10)

@@ -21,6 +21,7 @@ from weakincentives.runtime.mailbox import (
     UnsupportedOperationError,
 )
 from weakincentives.runtime.mailbox.envelope import JsonSealer, ObjectSealer, Verbatim
+from weakincentives.runtime.mailbox.limits import TEN_YEARS
 from weakincentives.runtime.mailbox.mailbox import StoreMailbox
 from weakincentives.runtime.mailbox.seam.optional_protocols import NewReply
 from weakincentives.runtime.mailbox.seam.store import REMEMBER_SEQUELS, Outgoing, Seen
@@ -117,8 +118,13 @@ def _reply_of(letter: DeadLetter[Any]) -> NewReply | None:
     """Return the reply that is to be opened again, for as long as its caller had asked for."""
     if letter.reply_id is None:
         return None
-    timeout, keep = letter.reply_timeout, letter.reply_keep
-    return NewReply(letter.reply_id, timeout or 0.0, letter.message_id, keep or 0.0)
+    timeout, keep = _seconds(letter.reply_timeout), _seconds(letter.reply_keep)
+    return NewReply(letter.reply_id, timeout, letter.message_id, keep)
+
+
+def _seconds(told: float | None) -> float:
+    """Return a time that a letter tells; 0, for not known, if no sender can have asked for it."""
+    return told if told is not None and 0 < told <= TEN_YEARS else 0.0
 
 
 class Replay:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from weakincentives.ids import new_id
@@ -67,12 +68,15 @@ class Announcer:
     It is a thread of its own, because a backend that hangs must not delay the leases of another.
     """
 
-    def __init__(self, table: WorkerTable, announcers: "Announcers") -> None:
-        self.table = table
+    def __init__(self, backend: object, announcers: "Announcers") -> None:
+        self.backend = backend
+        """What the tables of its loops have in common."""
         self._announcers = announcers
         self._id = new_id()
         self._started_at = datetime.now(UTC)
-        self._loops: dict[object, ServingLoop] = {}
+        self._loops: dict[object, tuple[ServingLoop, WorkerTable]] = {}
+        # Of the loops that are, or were last: each loop has its own, and may close it at its end.
+        self._tables: list[WorkerTable] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # Locks, not events: an interrupt inside an `Event` would leave it locked.
@@ -87,10 +91,12 @@ class Announcer:
         """Whether there is a thread."""
         return self._thread is not None
 
-    def enter(self, key: object, loop: ServingLoop) -> None:
+    def enter(self, key: object, loop: ServingLoop, table: WorkerTable) -> None:
         """List a loop from now on; this never fails, and talks to nobody."""
         with self._lock:
-            self._loops[key] = loop
+            self._loops[key] = loop, table
+            if table not in self._tables:
+                self._tables.append(table)
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="announcer", daemon=True)
@@ -138,7 +144,7 @@ class Announcer:
             return False
         if self._is_listed:
             self._is_listed = False
-            self._step(lambda: self.table.remove(self._id))
+            self._step(lambda table: table.remove(self._id))
         with self._lock:
             leaving, self._leaving = self._leaving, []
             for gone in leaving:
@@ -149,24 +155,31 @@ class Announcer:
             return True
 
     def _present(self) -> list[ServingLoop]:
-        for key, loop in list(self._loops.items()):
+        for key, (loop, _) in list(self._loops.items()):
             if loop.is_over():
                 self._loops.pop(key, None)
-        return list(self._loops.values())
+        with self._lock:
+            loops = list(self._loops.values())
+            if loops:
+                self._tables = [table for _, table in loops]
+        return [loop for loop, _ in loops]
 
     def _write(self, loops: list[ServingLoop]) -> None:
         self._is_listed = True  # also if it fails: it may have been written
         self._step(
-            lambda: self.table.write(
+            lambda table: table.write(
                 self._id, encoded(self._describe(loops)), LISTED_BEATS * BEAT_SECONDS
             )
         )
 
-    def _step(self, make: Callable[[], Any]) -> None:
+    def _step(self, make: Callable[[WorkerTable], Any]) -> None:
         try:
-            run_coroutine(make)
-        except MailboxClosedError:
-            pass  # the loops end too
+            for table in self._tables:
+                try:
+                    run_coroutine(partial(make, table))
+                except MailboxClosedError:
+                    continue  # its loop has ended, or will
+                break
         except Exception as error:  # noqa: BLE001 - a worker must run on whatever becomes of this
             if not self._has_failed:
                 self._has_failed = True
@@ -222,19 +235,20 @@ class Announcers:
     def reset(self) -> None:
         """Begin without any, as a forked child must: its loops are the parent's."""
         self._lock = threading.Lock()
-        # Keyed by identity; a table keeps what identifies its backend, so that no id is reused.
+        # Keyed by identity; an announcer keeps its backend's, so that no id is reused.
         self._of: dict[int, Announcer] = {}
 
     def enter(self, key: object, table: WorkerTable, loop: ServingLoop) -> Announcer:
         """List a loop in the table of its backend."""
         with self._lock:
-            announcer = self._of.setdefault(id(backend_of(table)), Announcer(table, self))
-            announcer.enter(key, loop)
+            backend = backend_of(table)
+            announcer = self._of.setdefault(id(backend), Announcer(backend, self))
+            announcer.enter(key, loop, table)
         return announcer
 
     def forget(self, announcer: Announcer) -> None:
         """Remove an announcer whose thread has ended, unless it has a new one."""
-        place = id(backend_of(announcer.table))
+        place = id(announcer.backend)
         with self._lock:
             if self._of.get(place) is announcer and not announcer.is_running:
                 del self._of[place]

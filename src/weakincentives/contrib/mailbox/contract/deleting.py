@@ -66,6 +66,18 @@ class Deleting(Harness):
         assert self.delete(box) in (True, False)  # for some backends an empty queue is none
         assert self.delete(box) is False
 
+    def test_what_was_cancelled_is_no_message_once_its_lease_is_over(self) -> None:
+        box = self.deletable_box()
+        self.needs(box, "cancels")
+        id = box.send(1)
+        self.take_one(box, lease=self.moment)
+        assert box.cancel(id) is True
+        self.elapse(self.moment)
+        self.delete(box)
+        assert box.send(2)
+        with pytest.raises(QueueNotEmptyError, match="1 pending, 0 in flight"):
+            self.delete(box)
+
     def test_the_next_message_makes_it_anew(self) -> None:
         box = self.deletable_box()
         other = self.again(box)

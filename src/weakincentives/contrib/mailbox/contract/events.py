@@ -70,6 +70,18 @@ class Events(Harness):
         assert LeaseLost(box.name, sent) in seen
         assert LeasesExpired(box.name, 1) in seen
 
+    def test_an_answer_hides_no_expired_lease(self) -> None:
+        box, seen = self.observed()
+        self.needs(box, "fenced")
+        box.send(1)
+        self.take_one(box, self.moment)
+        self.ask(box)
+        asked = self.take_one(box)
+        self.elapse(self.moment)
+        asked.reply("answer")
+        self.take_one(box)
+        assert LeasesExpired(box.name, 1) in seen
+
     def test_replies(self) -> None:
         replies = self.mailbox()
         resolver = RegistryResolver({replies.name: replies.raw})

@@ -1,7 +1,9 @@
 """Paused queues of a Redis server."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from weakincentives.runtime.mailbox.errors import MailboxConnectionError
 from weakincentives.runtime.mailbox.seam.driver import Steps
 
 from .client import ScriptClient
@@ -35,7 +37,9 @@ class RedisPauseTable:
         """Resume a queue, and wake its consumers; False if it was not paused."""
         note, may_have_run = await self._pause(queue, b"")
         if note is not None:
-            await self._names("remove", queue, note)
+            # It is done already, and a name too many does no harm: the user may have no permission.
+            with suppress(MailboxConnectionError):
+                await self._names("remove", queue, note)
         return note is not None or may_have_run
 
     async def notes(self) -> Sequence[tuple[str, bytes]]:

@@ -159,11 +159,12 @@ class Queue:
     ) -> Call:
         """Acknowledge, then lease up to ``count`` messages."""
         now = monotonic()
-        promote = now - self._promoted > PROMOTE_INTERVAL
-        if promote:
-            self._promoted = now
         if ids is not None and not ids:
             count = 0
+        # Whoever wants nothing does not hear of the leases that are found to have ended.
+        promote = count > 0 and now - self._promoted > PROMOTE_INTERVAL
+        if promote:
+            self._promoted = now
         settings = _lease_settings(count, seconds, promote, woken, self._keep, len(acknowledge))
         return Call(self._lease, (new_id(), *acknowledge, *(ids or ())), settings)
 

@@ -18,7 +18,7 @@ from weakincentives.runtime.mailbox.seam.reply_table import (
     ReplyState,
 )
 
-from .client import ScriptClient, script_client
+from .client import Node, ScriptClient, script_client
 from .queue import milliseconds
 from .redis_py import slot_of
 from .resp import Head, pack
@@ -55,7 +55,9 @@ class RedisReplyTable:
         self.steps: Steps = "awaited" if client.topology.awaited else "blocking"
         self.client = client
         self.backend_key = client.servers
-        self._is_loaded = False
+        # A server that was restarted, or has taken over, lost its scripts; its node has another
+        # generation of connections then.
+        self._loaded: dict[Node, int] = {}
 
     async def create(
         self, id: str, ttl: float, owner: str | None = None, keep: float = 0.0
@@ -69,15 +71,19 @@ class RedisReplyTable:
 
     async def start(self, id: str, owner: str, start: JobStart) -> ReplyRow | None:
         """Record that a worker has received the message, and return the row."""
-        outcome = await self._call(_starting(id, owner, start))
-        self._is_loaded = True
+        call = _starting(id, owner, start)
+        outcome = await self._call(call)
+        node = self.client.pool.slots.get(_slot(call))
+        if node is not None:
+            self._loaded[node] = node.generation
         return _row(id, outcome)
 
     async def post_start(self, id: str, owner: str, start: JobStart) -> bool:
-        """Record a start without waiting; the first one is waited for, to load the script."""
-        if not self._is_loaded:
-            return False
+        """Record a start without waiting; each server's first is waited for, to load the script."""
         call = _starting(id, owner, start)
+        node = self.client.pool.slots.get(_slot(call))
+        if node is None or self._loaded.get(node) != node.generation:
+            return False
         try:
             return await self.client.post(_slot(call), call)
         except MailboxConnectionError:

@@ -35,16 +35,19 @@ local function change_reply(KEYS, ARGV)
   -- include reply.lua
 end
 
-local leases = acknowledge_and_lease({ unpack(KEYS, 1, LEASE_KEYS) }, { unpack(ARGV, 1, last) })
-local acknowledged = leases[1]
-for n = 0, answers - 1 do
-  local key, at = LEASE_KEYS + n * REPLY_KEYS, last + n * (1 + REPLY_ARGUMENTS)
-  local handle = tonumber(ARGV[at + 1])
-  if string.sub(acknowledged, handle, handle) == '1' then
-    -- If another program has overwritten a reply, that must not keep the others from their callers,
-    -- nor the leases from this one.
-    pcall(change_reply, { unpack(KEYS, key + 1, key + REPLY_KEYS) },
-      { unpack(ARGV, at + 2, at + 1 + REPLY_ARGUMENTS) })
+local keys = { unpack(KEYS, 1, LEASE_KEYS) }
+
+function keys.acknowledged(acknowledged)
+  for n = 0, answers - 1 do
+    local key, at = LEASE_KEYS + n * REPLY_KEYS, last + n * (1 + REPLY_ARGUMENTS)
+    local handle = tonumber(ARGV[at + 1])
+    if string.sub(acknowledged, handle, handle) == '1' then
+      -- If another program has overwritten a reply, that must not keep the others from their
+      -- callers, nor the leases from this one.
+      pcall(change_reply, { unpack(KEYS, key + 1, key + REPLY_KEYS) },
+        { unpack(ARGV, at + 2, at + 1 + REPLY_ARGUMENTS) })
+    end
   end
 end
-return leases
+
+return acknowledge_and_lease(keys, { unpack(ARGV, 1, last) })

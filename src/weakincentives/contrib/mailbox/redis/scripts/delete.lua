@@ -3,7 +3,8 @@
 --
 -- KEYS  1 pending    LIST  records that wait (see put.lua)
 --       2 invisible  ZSET  leases (see lease.lua)
---       3 data       HASH  id -> payload
+--       3 data       HASH  id -> payload, "-" if the message was cancelled (see cancel.lua): it is
+--                          none once its lease is over
 --       4 delayed    ZSET  record -> when it becomes visible
 --       5 wake       ZSET  one token, present while a consumer should look into pending
 --       6 sent       ZSET  ids chosen by senders (see put.lua)
@@ -14,8 +15,9 @@
 -- Returns { 1 if there was something, else 0 } or, if it has messages, { -1, pending, leased,
 -- delayed }. What is due counts as pending. A repeat that finds nothing returns 1.
 
-local pending, invisible, delayed = KEYS[1], KEYS[2], KEYS[4]
+local pending, invisible, data, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local force, repeated = ARGV[1] == '1', ARGV[2] == '1'
+local LOOK, GONE = 1000, '-'
 
 if not force then
   local time = redis.call('TIME')
@@ -25,6 +27,14 @@ if not force then
   local waiting = redis.call('LLEN', pending) + expired + visible
   local leased = redis.call('ZCARD', invisible) - expired
   local later = redis.call('ZCARD', delayed) - visible
+  local due = redis.call('ZRANGE', invisible, '-inf', now, 'BYSCORE', 'LIMIT', 0, LOOK)
+  for _, handle in ipairs(due) do
+    local id = string.match(handle, '^[^|]*')
+    -- Its length first: payloads are large, and nearly none is cancelled.
+    if redis.call('HSTRLEN', data, id) == #GONE and redis.call('HGET', data, id) == GONE then
+      waiting = waiting - 1
+    end
+  end
   if waiting + leased + later > 0 then return { -1, waiting, leased, later } end
 end
 

@@ -74,6 +74,9 @@ for first = 9, 8 + handles, CHUNK do  -- for Lua cannot pass any number to one c
   acknowledged = acknowledged .. acknowledge(first, math.min(first + CHUNK - 1, 8 + handles))
 end
 
+-- Before anything else, which may fail: a repeat finds the messages gone, and does not do this.
+if KEYS.acknowledged then KEYS.acknowledged(acknowledged) end  -- only in answer.lua
+
 if #ARGV == 8 + handles and redis.call('EXISTS', paused) == 1 then
   return { acknowledged, 0, 0, -1, now, 0 }
 end

@@ -8,7 +8,7 @@
 -- Returns the note that there was, or nothing.
 
 local paused, wake = KEYS[1], KEYS[2]
-local note = ARGV[1]
+local note, TOKEN_LASTS = ARGV[1], 3600000
 
 local before = redis.call('GET', paused)
 if note ~= '' then
@@ -16,5 +16,6 @@ if note ~= '' then
 elseif before then
   redis.call('DEL', paused)
   redis.call('ZADD', wake, 0, '1')
+  redis.call('PEXPIRE', wake, TOKEN_LASTS)  -- see put.lua
 end
 return before
