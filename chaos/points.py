@@ -107,7 +107,9 @@ class Points:
         # The start is not always reported, and another frame may have had this id before.
         before = start if offset == first else self._before.get(id(frame), -1)
         self._before[id(frame)] = offset
-        if self.is_point(code, before, offset):
+        # What the compiler adds has no line. It is reached by an exception, such as the one that
+        # closes a generator, and no signal is looked for on the way.
+        if frame.f_lineno is not None and self.is_point(code, before, offset):
             self.count += 1
             if self.has_struck:
                 self._unwatch()

@@ -437,7 +437,7 @@ class SQLiteStore:
         messages: Sequence[Outgoing],
     ) -> int:
         now = self._database.time.now_us()
-        if any(message.given for message in messages):
+        if [message for message in messages if message.given]:
             messages = statements.without_repeats(connection, queries, messages, now)
         self._check_room(connection, queries, len(messages))
         wall = self.clock.time()
