@@ -1,9 +1,9 @@
 """A place where queues live, reached by a URL."""
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, Self, TypeVar, overload, runtime_checkable
-from weakref import WeakSet
 
 from weakincentives.dispatch import Dispatcher, publish
 from weakincentives.logs import get_logger
@@ -42,6 +42,9 @@ R = TypeVar("R")
 V = TypeVar("V")
 M = TypeVar("M", bound=StoreMailbox[Any, Any])
 S = TypeVar("S", bound=ReplyStore[Any] | None)
+
+MOST_GONE = 64
+"""How many mailboxes that nobody has any more are remembered at least."""
 
 
 @runtime_checkable
@@ -203,7 +206,9 @@ class BaseBackend(ABC, Generic[M, S]):
         self._place = place
         self._replies = replies
         self._max_bytes = max_bytes
-        self._mailboxes: WeakSet[M] = WeakSet()
+        # Weak, without a callback: an interrupt in a callback would be lost.
+        self._mailboxes: dict[int, weakref.ref[M]] = {}
+        self._prune_at = MOST_GONE
         self._lock: Any = threading.RLock()
         self._closed = False
         self._dispatcher: Dispatcher | None = None
@@ -337,8 +342,19 @@ class BaseBackend(ABC, Generic[M, S]):
         self._check_open()
         mailbox = self._open(name, options)
         with self._lock:
-            self._mailboxes.add(mailbox)
+            self._remember(mailbox)
         return mailbox
+
+    def _remember(self, mailbox: M) -> None:
+        if len(self._mailboxes) >= self._prune_at:
+            self._mailboxes = {id(one): weakref.ref(one) for one in self._present()}
+            self._prune_at = MOST_GONE + 2 * len(self._mailboxes)
+        self._mailboxes[id(mailbox)] = weakref.ref(mailbox)
+
+    def _present(self) -> list[M]:
+        """Return the mailboxes that somebody still has."""
+        found = [one() for one in list(self._mailboxes.values())]
+        return [one for one in found if one is not None]
 
     def _publish_to(self, dispatcher: Dispatcher) -> list[Dispatcher]:
         """Give the dispatcher to every mailbox without one, also to those that are opened later.
@@ -347,7 +363,7 @@ class BaseBackend(ABC, Generic[M, S]):
         """
         with self._lock:
             self._dispatcher = self._dispatcher or dispatcher
-            mailboxes = list(self._mailboxes)
+            mailboxes = self._present()
         for mailbox in mailboxes:
             mailbox.dispatcher = mailbox.dispatcher or self._dispatcher
         return [self._dispatcher, *(one.dispatcher for one in mailboxes if one.dispatcher)]
@@ -463,7 +479,7 @@ class BaseBackend(ABC, Generic[M, S]):
         """Close every mailbox that was opened here, and all files and connections."""
         with self._lock:
             self._closed = True
-            mailboxes = list(self._mailboxes)
+            mailboxes = self._present()
         for mailbox in mailboxes:
             mailbox.close()
         self._disconnect()
