@@ -59,6 +59,8 @@ def test_nothing_is_found_in_the_unbroken_store() -> None:
 # What the explored programs do not do: give back uncounted, or come back to ids after a purge or
 # minutes later. The contract catches these.
 ELSEWHERE = {
+    "DeleteKeepsIds",
+    "DeleteNeedsNoForce",
     "PurgeKeepsIds",
     "PutOffNotCounted",
     "SequelsForgotten",

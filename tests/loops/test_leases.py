@@ -292,7 +292,8 @@ def test_a_message_that_is_being_settled_is_not_reported_lost(is_async, monkeypa
     monkeypatch.setattr(store, "lease_now", acknowledged)
     worker = Worker(box, handle_async if is_async else lambda body: None)
     worker.run(max_iterations=2, wait_time_seconds=0)
-    assert settled == [1]
+    assert len(settled) == 1
+    assert settled[0] >= 1  # and those of other workers in this process
     assert worker.lease_extender.counters.lost == 0
     assert not [record for record in caplog.records if "extension failed" in record.message]
 
